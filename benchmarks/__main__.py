@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import drafts, engine, harness, kernels, paper_pair, peers, products, serving
+from benchmarks.interleaved import Options
 from benchmarks.report import Report, machine_name, result_folder
-from benchmarks.turns import Options
 
-#: By name: what runs, and the function that adds its options. One name is one question and one result file.
+#: By name: the program and the function that adds its options.
 PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable[[Options], None]]] = {
     "forward": (kernels.forward, kernels.forward_options),
     "attention": (kernels.attention, kernels.attention_options),
@@ -32,13 +32,13 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
 
 
 def parser() -> argparse.ArgumentParser:
-    """The one parser: a subcommand for each program, with the options that all have."""
+    """Return the parser with a subcommand for each program."""
     whole = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     names = whole.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, (run, options) in PROGRAMS.items():
-        said = inspect.getdoc(run) or ""
+        text = inspect.getdoc(run) or ""
         one = names.add_parser(
-            name, help=said.splitlines()[0], description=said,
+            name, help=text.splitlines()[0], description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         options(Options(one))
@@ -48,13 +48,13 @@ def parser() -> argparse.ArgumentParser:
             help="write results/<date>-<machine>/<name>[-<label>].md and .csv",
         )  # fmt: skip
         one.add_argument(
-            "--machine", default=machine_name(), help="short name for --save; default: %(default)s"
+            "--machine", default=machine_name(), help="machine name for --save; default: %(default)s"
         )
     return whole
 
 
 def main(words: Sequence[str] | None = None, folder: Path | None = None) -> Report:
-    """Run what the command line asks for; results go to `folder` instead of the results of today."""
+    """Run the command line; `folder` replaces today's result folder."""
     words = sys.argv[1:] if words is None else list(words)
     args = parser().parse_args(words)
     name = f"{args.name}-{args.save}" if args.save else args.name
@@ -71,5 +71,5 @@ def main(words: Sequence[str] | None = None, folder: Path | None = None) -> Repo
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that other processes end too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # ends child processes too
     main()

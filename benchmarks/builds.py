@@ -1,9 +1,8 @@
-"""One build of specdec, or two that take turns: this one, and that of another Python (``--against``).
+"""One build of specdec, or interleaved runs of two: this one and another Python's (``--against``).
 
-What is timed is an object of a class of these benchmarks. It is made in this process, or in a process of
-the other Python; there the class finds the other build's specdec, so it may use only what both have.
-Arguments and results of its methods are plain: numbers, texts, lists, dicts. Two builds run in a process
-each, and one is stopped (SIGSTOP) while the other works.
+A benchmark is an object of a class in this package. It lives in this process, or in a process of each Python,
+where it imports that build's specdec; so it may use only features of both. Arguments and results of its
+methods must be JSON values. One process is stopped (SIGSTOP) while the other works.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Answer = dict[str, Any]
 
 
 class Worker:
-    """A process that answers a line of JSON with a line of JSON; stopped but while it answers.
+    """A process that answers lines of JSON with lines of JSON, stopped between requests.
 
     Parameters
     ----------
     python : str
         The interpreter.
     module : str
-        What it runs: something that calls :func:`serve`.
+        A module that calls :func:`serve`.
     words : sequence of str
-        Its arguments.
+        Command line arguments.
     log : Path, optional
-        Where its error output goes; None: to this process's.
+        File for standard error; None: this process's.
     environment : mapping
-        Added to this process's.
+        Additional environment variables.
     """
 
     def __init__(
@@ -59,12 +58,12 @@ class Worker:
                 stderr=errors,
                 text=True,
                 env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-                start_new_session=True,  # a group of its own: its children stop and end with it
+                start_new_session=True,  # a process group, whose children stop and end together
             )
         atexit.register(self.close)
 
     def ask(self, do: str, **request: Any) -> Answer:
-        """Send a request and wait for the answer; "error" in it holds a traceback."""
+        """Send a request and wait for the answer, with a traceback in "error" after an exception."""
         assert self.process.stdin and self.process.stdout
         os.killpg(self.process.pid, signal.SIGCONT)
         answer = ""
@@ -74,12 +73,12 @@ class Worker:
             answer = self.process.stdout.readline()
         if not answer:
             where = f", see {self.log}" if self.log else ""
-            return {"error": f"its process ended with status {self.process.wait()}{where}"}
+            return {"error": f"the process ended with status {self.process.wait()}{where}"}
         os.killpg(self.process.pid, signal.SIGSTOP)
         return json.loads(answer)
 
     def close(self) -> None:
-        """End it and its children."""
+        """Kill the process and its children."""
         atexit.unregister(self.close)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -91,7 +90,7 @@ class Worker:
 
 
 def serve(answer: Callable[[Answer], Answer]) -> None:
-    """Answer each line on standard input; what libraries print goes to the error output."""
+    """Answer each line on standard input; redirect output of libraries to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -103,33 +102,33 @@ def serve(answer: Callable[[Answer], Answer]) -> None:
 
 
 class Here:
-    """An object of a benchmark in this process."""
+    """A benchmark object in this process."""
 
     name = "this build"
 
-    def __init__(self, kind: type, settings: Mapping[str, Any]) -> None:
-        self._object = kind(**settings)
+    def __init__(self, benchmark: type, settings: Mapping[str, Any]) -> None:
+        self._object = benchmark(**settings)
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """What the method returns."""
+        """Call a method."""
         return getattr(self._object, method)(**arguments)
 
     def close(self) -> None:
-        """Let go of the object."""
+        """Release the object."""
         del self._object
 
 
 class There:
-    """An object of a benchmark in a process of its own."""
+    """A benchmark object in another process."""
 
-    def __init__(self, name: str, python: str, kind: type, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, python: str, benchmark: type, settings: Mapping[str, Any]) -> None:
         self.name = name
         self._worker = Worker(python, "benchmarks.builds")
-        where = {"module": kind.__module__, "kind": kind.__qualname__}
+        where = {"module": benchmark.__module__, "benchmark": benchmark.__qualname__}
         self.described = self._asked("make", **where, settings=settings)
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """What the method returns."""
+        """Call a method."""
         return self._asked("call", method=method, arguments=arguments)
 
     def _asked(self, do: str, **request: Any) -> Any:
@@ -145,25 +144,25 @@ class There:
 
 
 class Builds:
-    """The object of a benchmark in one build or in two, for a ``with`` statement.
+    """A benchmark object in one build or two; a context manager.
 
     Parameters
     ----------
     against : str, optional
-        Another Python, with another build of specdec.
-    kind : type
+        Another Python with another build of specdec.
+    benchmark : type
         Class of the object.
     **settings
-        Its arguments.
+        Constructor arguments.
     """
 
-    def __init__(self, against: str | None, kind: type, **settings: Any) -> None:
+    def __init__(self, against: str | None, benchmark: type, **settings: Any) -> None:
         self.all: list[Here | There]
         if against is None:
-            self.all = [Here(kind, settings)]
+            self.all = [Here(benchmark, settings)]
         else:
             pythons = {"this build": sys.executable, "other build": against}
-            self.all = [There(name, python, kind, settings) for name, python in pythons.items()]
+            self.all = [There(name, python, benchmark, settings) for name, python in pythons.items()]
 
     def __enter__(self) -> Builds:
         return self
@@ -174,18 +173,18 @@ class Builds:
 
     @property
     def described(self) -> str:
-        """Which builds they are; empty for this one alone."""
+        """Description of both builds; empty for one."""
         return "; ".join(f"{one.name}: {one.described}" for one in self.all if isinstance(one, There))
 
-    def ask(self, turn: int, method: str, **arguments: Any) -> list[Any]:
-        """What the method returns in each build, this one first; who begins alternates with the turn."""
-        order = self.all if turn % 2 == 0 else self.all[::-1]
+    def ask(self, repeat: int, method: str, **arguments: Any) -> list[Any]:
+        """Call a method in each build and return the results, this build's first; the order alternates."""
+        order = self.all if repeat % 2 == 0 else self.all[::-1]
         found = [build.ask(method, **arguments) for build in order]
-        return found if turn % 2 == 0 else found[::-1]
+        return found if repeat % 2 == 0 else found[::-1]
 
 
 def _build() -> str:
-    """Version, kernels and commit of the specdec in this process."""
+    """Return version, kernels and commit of this process's specdec."""
     import specdec
     from benchmarks.report import commit
 
@@ -200,13 +199,13 @@ def _build() -> str:
 
 
 def main() -> None:
-    """Make one object and call its methods, as asked."""
+    """Make one object and call its methods on request."""
     objects: list[Any] = []
 
     def answer(request: Answer) -> Answer:
         if request["do"] == "make":
-            kind = getattr(import_module(request["module"]), request["kind"])
-            objects.append(kind(**request["settings"]))
+            benchmark = getattr(import_module(request["module"]), request["benchmark"])
+            objects.append(benchmark(**request["settings"]))
             return {"result": _build()}
         return {"result": getattr(objects[0], request["method"])(**request["arguments"])}
 

@@ -1,4 +1,4 @@
-"""Decoding in either of two builds of specdec (see `builds.py`): runs, and the speed-ups they make."""
+"""Timed decoding in one or two builds of specdec (see `builds.py`), and speed-ups."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import specdec
+from benchmarks.interleaved import load_pair
 from benchmarks.report import Speedup, Spread
-from benchmarks.turns import load_pair
 
 Run = dict[str, Any]
-"""Seconds a token without prefill, new tokens, runs of the target, texts, rounds of each text."""
+"""Seconds per token without prefill, new tokens, target forward passes, texts, and rounds of each text."""
 
 
 class Decodings:
-    """Runs of `specdec.generate` with a target and a draft, after several prompts.
+    """Runs of `specdec.generate` on several prompts.
 
     Parameters
     ----------
@@ -32,17 +32,16 @@ class Decodings:
         self.n_threads = n_threads
 
     def described(self) -> str:
-        """Both models."""
+        """Describe both models."""
 
-        def said(model: specdec.Model) -> str:
-            return (
-                f"{model.path.name}, {model.core.n_parameters / 1e6:.1f} M parameters in {model.core.dtype}"
-            )
+        def text(model: specdec.Model) -> str:
+            size = model.core.n_parameters / 1e6
+            return f"{model.path.name}, {size:.1f} M parameters in {model.core.dtype}"
 
-        return f"target: {said(self.target)}; draft: {said(self.draft)}"
+        return f"target: {text(self.target)}; draft: {text(self.draft)}"
 
     def run(self, prompts: Sequence[str], n_tokens: int, seed: int, gamma: Any, **how: Any) -> Run:
-        """Continue the prompts one by one; plainly with gamma 0."""
+        """Continue the prompts one by one; gamma 0 decodes without the draft."""
         draft = self.draft if gamma != 0 else None
         work = [(prompt, {"max_new_tokens": n_tokens}) for prompt in prompts]
         return self.decode(draft, work, seed=seed, gamma=gamma, **how)
@@ -56,7 +55,7 @@ class Decodings:
         models_only: bool = False,
         **how: Any,
     ) -> Run:
-        """Continue prompts, each with options of its own; `models_only`: time of draft and target alone."""
+        """Continue prompts with their own options; `models_only` times only draft and target."""
         seconds, results = 0.0, []
         for i, (prompt, own) in enumerate(work):
             begun = time.perf_counter()
@@ -78,7 +77,7 @@ class Decodings:
 
 
 def traces(run: Run, plain: Run | None = None) -> list[specdec.Trace]:
-    """Those of a run; with t(1) of the plain run."""
+    """Return the traces of a run, with t(1) of the plain run."""
 
     def trace(rounds: list[dict[str, Any]]) -> specdec.Trace:
         fields = [
@@ -96,7 +95,7 @@ def traces(run: Run, plain: Run | None = None) -> list[specdec.Trace]:
 
 @dataclass
 class Cell:
-    """One setting: its runs, and the plain runs of the same turns."""
+    """Runs of one setting, and the plain runs of the same repeats."""
 
     runs: list[Run] = field(default_factory=list)
     plain: list[Run] = field(default_factory=list)
@@ -114,17 +113,17 @@ class Cell:
 
     @property
     def against(self) -> Spread:
-        """Speed over that of the other build."""
+        """Speed relative to the other build."""
         pairs = zip(self.other, self.runs, strict=True)
         return Spread.of(other["seconds"] / run["seconds"] for other, run in pairs)
 
     @property
     def tokens_per_run(self) -> float:
-        """New tokens per run of the target, over all turns."""
+        """New tokens per target forward pass, over all repeats."""
         return sum(run["n_tokens"] for run in self.runs) / sum(run["n_calls"] for run in self.runs)
 
     def mean(self, figure: str) -> float:
-        """Of a figure of all traces."""
+        """Return the mean of a figure over all traces."""
         values = [
             getattr(trace, figure)
             for run, plain in zip(self.runs, self.plain, strict=True)
@@ -137,31 +136,31 @@ class Cell:
 def run_cells(
     keys: Sequence[Any], run: Callable[[int, Any], list[Run]], repeats: int, plain_key: Any, equal: bool
 ) -> dict[Any, Cell]:
-    """All settings in turns.
+    """Run all settings interleaved.
 
     Parameters
     ----------
     keys : sequence
-        Settings; `plain_key` is run before them.
+        Settings, which run after `plain_key`.
     run : callable
-        (turn, setting) to the run of each build.
+        Maps (repeat, setting) to the run of each build.
     repeats : int
-        Turns; one more, the first, warms up.
+        Repeats after one warm-up.
     plain_key
         The setting of plain decoding.
     equal : bool
-        Texts must equal those of plain decoding.
+        Require the texts of plain decoding.
     """
     cells: dict[Any, Cell] = {key: Cell() for key in (plain_key, *keys)}
-    for turn in range(-1, repeats):
+    for repeat in range(-1, repeats):
         plain: Run = {}
         for key, cell in cells.items():
-            this, *other = run(turn + 1, key)
+            this, *other = run(repeat + 1, key)
             if key == plain_key:
                 plain = this
             elif equal and any(found["tokens"] != plain["tokens"] for found in (this, *other)):
-                raise RuntimeError(f"{key}: the text is not that of plain decoding")
-            if turn >= 0:
+                raise RuntimeError(f"{key}: the text differs from plain decoding")
+            if repeat >= 0:
                 cell.runs.append(this)
                 cell.plain.append(plain)
                 cell.other += other

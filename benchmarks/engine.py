@@ -1,4 +1,4 @@
-"""Decoding with a draft that is a model: speed-ups beside what is predicted, sampling, beam search."""
+"""Speed-ups with a draft model, measured and predicted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 import specdec
 from benchmarks.builds import Builds
 from benchmarks.decodings import Decodings, run_cells, traces
+from benchmarks.interleaved import PROMPTS, Options, median, progress
 from benchmarks.report import Report, Speedup, Spread
 from benchmarks.sessions import begin_session, rounds_of
 from benchmarks.shapes import random_model
-from benchmarks.turns import PROMPTS, Options, median, progress
 from specdec import _core
 from specdec.theory import expected_tokens
 
@@ -31,7 +31,7 @@ def speed_options(options: Options) -> None:
     options.pair()
     options.many("--gamma", int, [1, 2, 3, 4, 5, 6])
     options.many("--temperature", float, [0.0, 1.0])
-    options.many("--verify", str, ["rejection"], choices=RULES, help="rules, which are one at temperature 0")
+    options.many("--verify", str, ["rejection"], choices=RULES, help="rules; all are equal at temperature 0")
     options.many("--lenience", float, [1.0], help="of the rule rejection")
     options.add("--tokens", type=int, default=200, help="new tokens after each of five prompts")
     options.repeats(9)
@@ -39,12 +39,12 @@ def speed_options(options: Options) -> None:
 
 
 def speed(args: argparse.Namespace, report: Report) -> None:
-    """Plain and speculative decoding of a pair: measured speed-up beside the predicted and the ideal one.
+    """Plain and speculative decoding of a pair: measured, predicted and ideal speed-up.
 
-    Plain decoding and all settings take turns; time is by the clock on the wall, without the prompts'
-    prefill. predicted is `Trace.predicted_speedup`, with t(1) of the plain run of the same turn; ideal is
-    `Trace.ideal_speedup`, Theorem 3.8: were verification as fast as a plain step. At temperature 0 all texts
-    must be those of plain decoding.
+    Interleaved runs of plain decoding and all settings, in wall clock time without prefill. predicted is
+    `Trace.predicted_speedup` with t(1) of the same repeat's plain run; ideal is `Trace.ideal_speedup`
+    (Theorem 3.8, verification as fast as a plain step). At temperature 0 all texts must equal plain
+    decoding's.
     """
     with Builds(
         args.against,
@@ -70,10 +70,10 @@ def speed(args: argparse.Namespace, report: Report) -> None:
                 if (temperature > 0 or rule == args.verify[0]) and (lenience == 1.0 or rule == "rejection")
             ]
 
-            def run(turn: int, key: Any, temperature: float = temperature) -> list[Any]:
+            def run(repeat: int, key: Any, temperature: float = temperature) -> list[Any]:
                 gamma, rule, lenience = key
                 return builds.ask(
-                    turn, "run", prompts=PROMPTS, n_tokens=args.tokens, seed=turn, gamma=gamma,
+                    repeat, "run", prompts=PROMPTS, n_tokens=args.tokens, seed=repeat, gamma=gamma,
                     temperature=temperature, verify=rule, lenience=lenience,
                 )  # fmt: skip
 
@@ -98,7 +98,7 @@ def speed(args: argparse.Namespace, report: Report) -> None:
 
 
 class FixedAcceptance:
-    """A pair, a prompt, and drafts whose acceptance rate is set.
+    """A model pair, a prompt, and drafts with a given acceptance rate.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class FixedAcceptance:
         self.text = self.prompt + Decoding(self, 0, None, 0).finish().tokens
 
     def forward_s(self, gamma: int) -> tuple[float, float]:
-        """Seconds of gamma draft steps, and of the target's gamma + 1 rows after them."""
+        """Time gamma draft steps, and then the target's gamma + 1 rows."""
         target, draft = self.decoders
         tokens, parents = self.ids[: gamma + 1], list(range(-1, gamma))
         begun = time.perf_counter()
@@ -140,7 +140,7 @@ class FixedAcceptance:
         return drafted - begun, time.perf_counter() - drafted
 
     def cell(self, alpha: float, gamma: int, seed: int) -> dict[str, Any]:
-        """One alpha and gamma: plain and speculative decoding and forward passes, slice by slice."""
+        """Measure one alpha and gamma: decoding and forward passes, interleaved in slices."""
         plain, run = Decoding(self, 0, None, 0), Decoding(self, gamma, alpha, seed)
         one, steps, rows = [], [], []
         while (n_plain := plain.advance()) + (n_rounds := run.advance()) > 0:
@@ -151,7 +151,7 @@ class FixedAcceptance:
                 rows.append(rows_s)
         if self.prompt + run.tokens != self.text:
             raise RuntimeError("speculative and plain decoding differ")
-        # a Decoder hands out its logits in new arrays, which no round does
+        # a Decoder copies its logits to new arrays, a round does not
         copy_one, copy_rows = (self._copy_s(m) for m in (1, gamma + 1))
         t_one, t_draft = median(one) - copy_one, median(steps) - copy_one
         t_round = gamma * t_draft + median(rows) - copy_rows
@@ -159,7 +159,7 @@ class FixedAcceptance:
         return {
             "as_run": as_run,
             "measured": plain.round_s * as_run / run.round_s,
-            "law": float(expected_tokens(alpha, gamma)) * t_one / t_round,
+            "theory": float(expected_tokens(alpha, gamma)) * t_one / t_round,
             "ratio": (plain.round_s / run.round_s) / (t_one / t_round),
             "c": t_draft / t_one,
             "machinery": run.machinery_s / run.round_s,
@@ -167,13 +167,6 @@ class FixedAcceptance:
             "rounds": [run.rounds],
             "plain": [plain.rounds],
         }
-
-    def sampled(self, gamma: int, seed: int, sampling: dict[str, float]) -> dict[str, float]:
-        """A run with the draft as it is."""
-        run = Decoding(self, gamma, None, seed, sampling).finish()
-        return {
-            "as_run": self.n_tokens / len(run.rounds), "round_s": run.round_s, "machinery_s": run.machinery_s,
-        }  # fmt: skip
 
     def _copy_s(self, m: int) -> float:
         logits, times = np.zeros((m, self.n_vocab), np.float32), []
@@ -185,7 +178,7 @@ class FixedAcceptance:
 
 
 class Decoding:
-    """One decoding of the benchmark's text, slice by slice; with alpha as acceptance rate of the draft."""
+    """One decoding of the benchmark's text in slices, with acceptance rate alpha."""
 
     def __init__(
         self,
@@ -208,10 +201,10 @@ class Decoding:
         self._n_left = of.n_tokens
         self.tokens: list[int] = []
         self.rounds: list[dict[str, Any]] = []
-        self.slices: list[tuple[float, int]] = []  # seconds and rounds of each
+        self.slices: list[tuple[float, int]] = []  # seconds and rounds
 
     def advance(self) -> int:
-        """Do the rounds of one slice; return how many they were."""
+        """Run one slice and return its number of rounds."""
         begun = time.perf_counter()
         records = rounds_of(self._session, SLICE_S)
         for record in records:
@@ -230,7 +223,7 @@ class Decoding:
         return len(records)
 
     def finish(self) -> Decoding:
-        """Do all rounds that are left."""
+        """Run all remaining rounds."""
         while self.advance():
             pass
         self._session.close()
@@ -238,12 +231,12 @@ class Decoding:
 
     @property
     def round_s(self) -> float:
-        """Seconds a round by the clock on the wall: the median slice, because some are interrupted."""
+        """Wall clock seconds per round in the median slice."""
         return median(seconds / n for seconds, n in self.slices)
 
     @property
     def machinery_s(self) -> float:
-        """Seconds a round that were no forward pass of either model, in the median slice."""
+        """Seconds per round outside forward passes, in the median slice."""
         rounds = iter(self.rounds)
         others = []
         for seconds, n in self.slices:
@@ -255,7 +248,7 @@ class Decoding:
 def _fixed_acceptance(
     of: FixedAcceptance, draft: Any, alpha: float, options: dict[str, Any]
 ) -> _core.Session:
-    """A session whose draft is right with probability alpha."""
+    """Return a session whose draft is right with probability alpha."""
     described = ("fixed_acceptance", {"draft": draft, "alpha": alpha, "texts": [of.text]})
     try:
         return begin_session(of.target, described, [of.prompt], **options)
@@ -264,7 +257,7 @@ def _fixed_acceptance(
             raise
         reason = error
     raise RuntimeError(
-        "drafts of a given acceptance rate need a build of specdec with the test hooks: "
+        "drafts with a given acceptance rate need a build with test hooks: "
         "pip install . -C cmake.define.SPECDEC_TESTING=ON"
     ) from reason
 
@@ -287,20 +280,18 @@ def fixed_acceptance_options(options: Options) -> None:
 def fixed_acceptance(args: argparse.Namespace, report: Report) -> None:
     """Speed-up with drafts of a given acceptance rate: measured, predicted, ideal.
 
-    The draft model does all its work, but then each of its guesses is made right with probability alpha and
-    wrong otherwise, so that alpha is known and the same at every position. That needs a build with the test
-    hooks (SPECDEC_TESTING=ON). The output must be that of plain decoding, token by token. Columns:
+    The draft model does all its work, but each draft token is then replaced by a correct one with probability
+    alpha, else by a wrong one. This needs a build with test hooks (SPECDEC_TESTING=ON). The output must equal
+    plain decoding. Slices of plain decoding, speculative decoding and forward passes are interleaved.
+    Columns:
 
-    measured   seconds per token of plain over those of speculative decoding, by the clock on the wall, all
-               work of a round included; of slices of 20 ms the median one
+    measured   wall clock time per token of plain over speculative decoding, in the median slice of 20 ms
     predicted  `Trace.predicted_speedup` of the speculative run, with t(1) of the plain one
-    ideal      its `Trace.ideal_speedup`, Theorem 3.8: were verification as fast as a plain step
-    law        E(tokens) t(1) / (gamma t_draft + t(gamma + 1)), E(tokens) of equation (1) for this alpha,
-               forward passes timed alone, in the order of a round and on a cache as long as the text is
-    ratio      measured over law at the tokens per run that came about, which differ from E(tokens) by chance
-    machinery  share of a round that is no forward pass of either model
-
-    Each speculative run takes turns with a plain one and with forward passes, slice by slice.
+    ideal      `Trace.ideal_speedup` (Theorem 3.8, verification as fast as a plain step)
+    theory     E(tokens) t(1) / (gamma t_draft + t(gamma + 1)), with E(tokens) of equation (1) and separately
+               timed forward passes, in the order of a round and on a cache of the same length
+    ratio      measured over theory at the actual tokens per run, which differ from E(tokens) by chance
+    machinery  share of a round outside forward passes
     """
     if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
         raise SystemExit("expected alphas between 0 and 1 and gammas of at least 1")
@@ -316,8 +307,10 @@ def fixed_acceptance(args: argparse.Namespace, report: Report) -> None:
             found: dict[tuple[float, int], list[list[dict[str, Any]]]] = {
                 key: [] for key in itertools.product(args.alpha, args.gamma)
             }
-            for turn, key in progress(list(itertools.product(range(args.repeats), found)), f"{pair} {dtype}"):
-                found[key].append(builds.ask(turn, "cell", alpha=key[0], gamma=key[1], seed=turn))
+            for repeat, key in progress(
+                list(itertools.product(range(args.repeats), found)), f"{pair} {dtype}"
+            ):
+                found[key].append(builds.ask(repeat, "cell", alpha=key[0], gamma=key[1], seed=repeat))
             _fixed_table(found, f"{pair}, {dtype}", report)
 
 
@@ -326,7 +319,7 @@ def _fixed_table(
 ) -> None:
     columns = {
         "alpha": "g", "gamma": "d", "tokens per run": ".2f", "(expected)": ".2f", "measured speed-up": ".2f",
-        "predicted": ".2f", "ideal": ".2f", "law": ".2f", "ratio": ".3f", "c": ".3f", "round ms": ".2f",
+        "predicted": ".2f", "ideal": ".2f", "theory": ".2f", "ratio": ".3f", "c": ".3f", "round ms": ".2f",
         "machinery %": ".1f",
     }  # fmt: skip
     two = len(next(iter(found.values()))[0]) == 2
@@ -334,8 +327,8 @@ def _fixed_table(
     valid: dict[str, list[float]] = {"ratio": [], "measured over predicted": [], "measured over ideal": []}
     shares = []
     for (alpha, gamma), turns in found.items():
-        cells = [turn[0] for turn in turns]
-        middle = {key: median(cell[key] for cell in cells) for key in ("as_run", "law", "ratio", "c")}
+        cells = [repeat[0] for repeat in turns]
+        middle = {key: median(cell[key] for cell in cells) for key in ("as_run", "theory", "ratio", "c")}
         figures = {
             name: median(
                 getattr(traces({"rounds": cell["rounds"]}, {"rounds": cell["plain"]})[0], name)
@@ -347,7 +340,7 @@ def _fixed_table(
         machinery = Spread.of(100 * cell["machinery"] for cell in cells)
         row = [
             alpha, gamma, middle["as_run"], float(expected_tokens(alpha, gamma)), measured,
-            figures["predicted_speedup"], figures["ideal_speedup"], middle["law"],
+            figures["predicted_speedup"], figures["ideal_speedup"], middle["theory"],
             middle["ratio"], middle["c"], Spread.of(1e3 * cell["round_s"] for cell in cells),
             machinery.median,
         ]  # fmt: skip
@@ -368,16 +361,3 @@ def _fixed_table(
                 f"within 5 % in {near} of {len(values)}"
             )
     report.say(f"- machinery: median {median(shares):.1f} %, {min(shares):.1f} to {max(shares):.1f} %")
-
-
-# ------------------------------------------------------------------------------------------- sampling
-
-WAYS = {
-    "temperature 0": {"temperature": 0.0},
-    "temperature 1": {"temperature": 1.0},
-    "temperature 1, top_k 50": {"temperature": 1.0, "top_k": 50},
-    "temperature 1, top_p 0.9": {"temperature": 1.0, "top_p": 0.9},
-}
-
-
-# ----------------------------------------------------------------------------------------------- beam

@@ -1,4 +1,4 @@
-"""Evaluation harnesses: scores with speculation and without, and what each way takes."""
+"""lm-evaluation-harness: scores and time with and without speculative decoding."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import specdec
+from benchmarks.interleaved import DTYPES, Options, progress
 from benchmarks.report import Report
-from benchmarks.turns import DTYPES, Options, progress
 
-WAYS: dict[str, dict[str, Any]] = {
+MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "speculative": {"draft": True},
     "plain, batched": {"batch_size": 16},
     "speculative, batched": {"draft": True, "batch_size": 16},
     "speculative, batched, prompts cached": {"draft": True, "batch_size": 16, "prompt_cache": True},
 }
-AGAIN = "the same from the harness's cache"
+AGAIN = "speculative, batched, from the harness's cache"
 TASKS = ("endings", "articles", "gsm8k_local", "humaneval_local")
 
 
@@ -39,15 +39,15 @@ def write_tasks(folder: Path, shared: Path, n_docs: Mapping[str, int], n_new: in
     Parameters
     ----------
     folder : Path
-        Gets a YAML file and a JSON Lines file for each task; exists.
+        Existing folder for a YAML file and a JSON Lines file per task.
     shared : Path
-        With ``data/wikitext2``, ``data/gsm8k`` and ``data/humaneval``.
+        Folder with ``data/wikitext2``, ``data/gsm8k`` and ``data/humaneval``.
     n_docs : mapping
-        How many documents a task has, by its name.
+        Number of documents by task.
     n_new : int
-        New tokens of a text at most.
+        Largest number of new tokens per text.
     n_chars : int
-        Characters of an article at most, which rolling windows go over.
+        Largest number of characters per article, for rolling windows.
     """
     data = shared / "data"
     wiki = (data / "wikitext2" / "wiki.test.txt").read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def write_tasks(folder: Path, shared: Path, n_docs: Mapping[str, int], n_new: in
             "num_fewshot": 0,
             **task,
         }
-        # What is JSON is YAML as well.
+        # JSON is valid YAML.
         (folder / f"{name}.yaml").write_text(json.dumps(whole, indent=2), encoding="utf-8")
 
 
@@ -121,7 +121,7 @@ def _lines(text: str) -> list[dict[str, Any]]:
 
 
 def _endings(wiki: str) -> Iterator[dict[str, Any]]:
-    """Paragraphs without their last sentence, and four last sentences of which one is theirs."""
+    """Yield paragraphs without their last sentence, and four last sentences, one of them right."""
     cut = [line.strip().split(" . ") for line in wiki.splitlines() if line.count(" . ") > 3]
     paragraphs = [(" . ".join(sentences[:-1]) + " .", " " + sentences[-1]) for sentences in cut]
     for i, (begin, end) in enumerate(paragraphs[:-3]):
@@ -135,16 +135,16 @@ def _endings(wiki: str) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class Evaluation:
-    """What an evaluation of one task gave.
+    """Result of one task.
 
     Attributes
     ----------
     scores : dict
-        The numbers that the harness reports, by metric.
+        Scores of the harness, by metric.
     answers : list
-        What the model answered, a list for each document.
+        Answers of the model, a list per document.
     seconds : float
-        Wall clock.
+        Wall clock time.
     """
 
     scores: dict[str, Any]
@@ -153,13 +153,7 @@ class Evaluation:
 
 
 def evaluate(lm: Any, folder: Path, task: str) -> Evaluation:
-    """One task of a folder by the harness, without intervals of confidence.
-
-    Raises
-    ------
-    KeyError
-        The folder has no such task.
-    """
+    """Evaluate one task of a folder with the harness, without confidence intervals."""
     from lm_eval.evaluator import evaluate as run
     from lm_eval.tasks import TaskManager
 
@@ -172,16 +166,16 @@ def evaluate(lm: Any, folder: Path, task: str) -> Evaluation:
     return Evaluation(scores, [sample["resps"] for sample in samples], seconds)
 
 
-def specdec_lm(target: Any, draft: Any, way: Mapping[str, Any], gamma: Any, n_threads: int) -> Any:
-    """The model of the harness that goes one of the `WAYS`."""
+def specdec_lm(target: Any, draft: Any, mode: Mapping[str, Any], gamma: Any, n_threads: int) -> Any:
+    """Return the harness model for one of the `MODES`."""
     from specdec.integrations.lm_eval import SpecdecLM
 
-    options = {**way, "draft": draft if way.get("draft") else None}
+    options = {**mode, "draft": draft if mode.get("draft") else None}
     return SpecdecLM(target, gamma=gamma, n_threads=n_threads, **options)
 
 
 def hf_lm(folder: Path, n_threads: int, batch_size: int = 1) -> Any:
-    """The harness's own model on a checkpoint, in float32 on the CPU."""
+    """Return the harness's own model of a checkpoint, in float32 on the CPU."""
     import torch
     from lm_eval.models.huggingface import HFLM
 
@@ -190,26 +184,26 @@ def hf_lm(folder: Path, n_threads: int, batch_size: int = 1) -> Any:
 
 
 def hf_folder(target: specdec.Model, folder: Path) -> Path:
-    """A copy of the embedded target with the names of its special tokens, which `transformers` needs."""
+    """Copy the embedded target and add the names of special tokens that `transformers` needs."""
     shutil.copytree(target.path, folder)
     tokenizer: Any = target.tokenizer
     (name,) = (name for name, token in tokenizer.special_tokens().items() if token == tokenizer.bos_id)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{kind}_token": name for kind in ("bos", "eos", "pad")},
+        **{f"{token}_token": name for token in ("bos", "eos", "pad")},
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
 
 
 def differences(ours: Evaluation, theirs: Evaluation) -> tuple[float, float, int, int]:
-    """How answers differ.
+    """Compare answers.
 
     Returns
     -------
     (float, float, int, int)
-        The largest difference of log-likelihoods, absolute and as a share of theirs; how many answers differ
-        in a text or in whether it is greedy; how many answers there are.
+        Largest absolute and relative difference of log-likelihoods; number of answers that differ in the text
+        or the greedy flag; number of answers.
     """
     absolute, relative, n_other, n = 0.0, 0.0, 0, 0
     for mine, other in zip(_flat(ours.answers), _flat(theirs.answers), strict=True):
@@ -225,7 +219,7 @@ def differences(ours: Evaluation, theirs: Evaluation) -> tuple[float, float, int
 
 
 def _flat(answers: Sequence[Any]) -> Iterator[Any]:
-    """Log-likelihoods with their flags, log-likelihoods, and texts, out of lists in lists."""
+    """Flatten nested lists to log-likelihoods, with or without flags, and texts."""
     for answer in answers:
         if isinstance(answer, list | tuple) and not _is_pair(answer):
             yield from _flat(answer)
@@ -245,29 +239,29 @@ def harness_options(options: Options) -> None:
     options.many("--dtypes", str, DTYPES, choices=DTYPES)
     options.add("--shared", type=Path, default=Path(os.environ.get("SPECDEC_SHARED") or "../shared"))
     options.add("--gamma", default="auto", type=lambda text: text if text == "auto" else int(text))
-    options.add("--docs", type=int, default=40, help="documents of each task; a quarter as many articles")
-    options.add("--tokens", type=int, default=128, help="new tokens of a text")
-    options.add("--chars", type=int, default=20_000, help="characters of an article")
-    options.add("--no-hf", action="store_true", help="leave out the harness's own model")
+    options.add("--docs", type=int, default=40, help="documents per task (articles: a quarter)")
+    options.add("--tokens", type=int, default=128, help="new tokens per text")
+    options.add("--chars", type=int, default=20_000, help="characters per article")
+    options.add("--no-hf", action="store_true", help="skip the harness's own model")
 
 
 def harness(args: argparse.Namespace, report: Report) -> None:
-    """Scores of lm-evaluation-harness, plain, speculative, batched and cached: equal numbers, wall clock.
+    """Scores and wall clock time of lm-evaluation-harness: plain, speculative, batched and cached.
 
-    Four tasks from local files: a multiple choice and rolling perplexity on WikiText-2, GSM8K and HumanEval
-    as texts. The program ends with an error where two ways give another answer to any request. The last table
-    is the same requests through the harness's own model of transformers, on the same checkpoint in f32.
+    Four tasks from local files: multiple choice and rolling perplexity on WikiText-2, and generation for
+    GSM8K and HumanEval. Fails if two modes answer any request differently. The last table compares with the
+    harness's own transformers model, on the same checkpoint in f32.
     """
     n_docs = {name: args.docs if name != "articles" else max(1, args.docs // 4) for name in TASKS}
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "tasks"
         folder.mkdir()
         write_tasks(folder, args.shared, n_docs, args.tokens, args.chars)
-        columns = {"format": "", "way": "", **{f"{name}, s": ".1f" for name in TASKS}}
+        columns = {"format": "", "mode": "", **{f"{name}, s": ".1f" for name in TASKS}}
         table = report.table({**columns, "tokens a call": ".2f", "alpha": ".3f"}, "Wall clock")
         exact: dict[str, Evaluation] = {}
         for dtype in args.dtypes:
-            found = _ways(args, dtype, folder, Path(work), table)
+            found = _run_modes(args, dtype, folder, Path(work), table)
             exact = found if dtype == "f32" else exact
         if exact:
             scores = report.table({"task": "", "metric": "", "value": ".4f"}, "Scores in f32")
@@ -276,27 +270,21 @@ def harness(args: argparse.Namespace, report: Report) -> None:
                     if isinstance(value, float):
                         scores.row(name, metric.partition(",")[0], value)
         if exact and not args.no_hf:
-            _beside_hf(args, exact, folder, Path(work), report)
+            _compare_with_hf(args, exact, folder, Path(work), report)
 
 
-def _ways(
+def _run_modes(
     args: argparse.Namespace, dtype: str, folder: Path, work: Path, table: Any
 ) -> dict[str, Evaluation]:
-    """Go every way in one format; what the first gave.
-
-    Raises
-    ------
-    RuntimeError
-        Two ways differ in an answer or a score.
-    """
+    """Run all modes in one format and return the first one's evaluations; refuse any difference."""
     from lm_eval.api.model import CachingLM
 
     target, draft = _pair(args, dtype)
     first: dict[str, Evaluation] = {}
-    for way in progress([*WAYS, AGAIN], dtype):
-        again = way == AGAIN
+    for mode in progress([*MODES, AGAIN], dtype):
+        again = mode == AGAIN
         lm = specdec_lm(
-            target, draft, WAYS["speculative, batched" if again else way], args.gamma, args.threads
+            target, draft, MODES["speculative, batched" if again else mode], args.gamma, args.threads
         )
         seconds = []
         for task in TASKS:
@@ -309,13 +297,13 @@ def _ways(
                 one = evaluate(lm, folder, task)
             seconds.append(one.seconds)
             if (one.answers, one.scores) != (first.setdefault(task, one).answers, first[task].scores):
-                raise RuntimeError(f"{dtype}, {task}: '{way}' gives other answers than '{next(iter(WAYS))}'")
+                raise RuntimeError(f"{dtype}, {task}: '{mode}' and '{next(iter(MODES))}' differ")
         figures = lm.tally.figures()
-        table.row(dtype, way, *seconds, figures["tokens_per_call"], figures["acceptance_rate"])
+        table.row(dtype, mode, *seconds, figures["tokens_per_call"], figures["acceptance_rate"])
     return first
 
 
-def _beside_hf(
+def _compare_with_hf(
     args: argparse.Namespace, exact: dict[str, Evaluation], folder: Path, work: Path, report: Report
 ) -> None:
     target, _ = _pair(args, "f32")
@@ -328,7 +316,7 @@ def _beside_hf(
         "as a share": ".1e",
         "other answers": "d",
     }
-    table = report.table({**columns, "specdec, s": ".1f", "hf, s": ".1f"}, "Beside the model `hf`")
+    table = report.table({**columns, "specdec, s": ".1f", "hf, s": ".1f"}, "Compared with the model `hf`")
     for task in TASKS:
         theirs = evaluate(lm, folder, task)
         absolute, relative, n_other, n = differences(exact[task], theirs)

@@ -1,4 +1,4 @@
-"""The forward pass, the loading of a model, and the threads: what a run of a model takes."""
+"""Time of forward passes and of attention."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.builds import Builds
-from benchmarks.machine import DISTURBED, FILE_BYTES, NUMBER_BYTES, Machine, Sample, bracketed, states
-from benchmarks.report import Report, Spread
-from benchmarks.shapes import NARROW
-from benchmarks.turns import (
+from benchmarks.interleaved import (
     DTYPES,
     Options,
     core_model_and_formats,
@@ -23,13 +20,16 @@ from benchmarks.turns import (
     progress,
     ratios,
 )
+from benchmarks.machine import DISTURBED, FILE_BYTES, NUMBER_BYTES, Machine, Sample, bracketed, states
+from benchmarks.report import Report, Spread
+from benchmarks.shapes import NARROW
 from specdec import _core
 
-SAMPLE_S = 0.005  # a sample is so many seconds of runs, so that it is not all starting up
+SAMPLE_S = 0.005  # seconds per sample, to amortize startup
 
 
 class Forwards:
-    """Forward passes of M rows of one model, on caches of several lengths.
+    """Forward passes of M rows of one model on caches of several lengths.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Forwards:
         The largest M.
     n_threads : int
     limits : bool
-        Measure beside each sample how fast the machine reads memory.
+        Measure memory bandwidth with each sample.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Forwards:
             self._machine.pin_threads()
 
     def facts(self) -> dict[str, Any]:
-        """What the least time is made of."""
+        """Return the quantities of the roofline."""
         machine = self._machine
         logits = np.zeros((17, self.config["n_vocab"]), np.float32)
         return {
@@ -92,13 +92,13 @@ class Forwards:
         }
 
     def n_bytes(self, length: int) -> int:
-        """What a forward reads: all matrices, and the keys and values of so many tokens."""
+        """Return the bytes a forward pass reads: all matrices, and keys and values of `length` tokens."""
         return self._n_weight_bytes + n_cache_bytes(self.config, length, self.cache_dtype)
 
     def sample(self, m: int, length: int) -> list[float] | None:
-        """(seconds, bytes/s of memory, share of time lost to others) of a forward of a chain of M nodes.
+        """Return (seconds, memory bytes/s, share of time lost to other processes) for a chain of M nodes.
 
-        Without `limits` the median run of a sample, NaN and NaN. None where the memory changed its speed.
+        Without `limits` return the median seconds, NaN and NaN. None if the bandwidth changed.
         """
         if (length, m) not in self._n_calls:
             self._run(length, m, 3)
@@ -110,7 +110,7 @@ class Forwards:
 
         def job() -> tuple[float, float]:
             if n_calls > 1:
-                self._run(length, m, 1)  # the probe sent the threads to sleep and filled the caches
+                self._run(length, m, 1)  # wakes the threads and refills the caches after the probe
             begun, cpu = time.perf_counter(), time.process_time()
             self._run(length, m, n_calls)
             cpu = time.process_time() - cpu
@@ -125,7 +125,7 @@ class Forwards:
 
 
 def _seconds(function: Callable[[], object]) -> float:
-    """How long a call takes, without the freeing of what it returns."""
+    """Time a call, without freeing its result."""
     begun = time.perf_counter()
     result = function()
     seconds = time.perf_counter() - begun
@@ -134,12 +134,12 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def n_matrix_weights(config: dict[str, Any]) -> int:
-    """Elements of the matrices that a forward reads whole; of an embedding table it reads rows."""
+    """Count the elements of matrices that a forward pass reads completely."""
     return sum(_matrices(config).values())
 
 
 def n_matrix_bytes(config: dict[str, Any], dtype: str, formats: Mapping[str, str]) -> int:
-    """Bytes of these matrices: in `dtype`, or those in `formats` in the types of a GGUF file."""
+    """Return the bytes of these matrices, in `dtype` or the GGUF types in `formats`."""
     sizes = _matrices(config).items()
     return int(sum(n_weights * FILE_BYTES[formats.get(name, dtype)] for name, n_weights in sizes))
 
@@ -151,7 +151,7 @@ def _matrices(config: dict[str, Any]) -> dict[str, int]:
 
 
 def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> int:
-    """Bytes of the keys and values of n_tokens."""
+    """Return the bytes of keys and values of n_tokens."""
     per_token = 2 * config["n_layer"] * config["n_kv_head"] * config["d_head"]
     return per_token * n_tokens * NUMBER_BYTES[cache_dtype]
 
@@ -161,10 +161,10 @@ def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> in
 
 def forward_options(options: Options) -> None:
     options.many(
-        "--models", str, ["target", "draft"], help="target, draft: of the embedded pair; a shape; a path"
+        "--models", str, ["target", "draft"], help="target or draft of the embedded pair, a shape, or a path"
     )
     options.many("--dtypes", str, [None], choices=DTYPES, help="default: as stored; bf16 for a shape")
-    options.add("--roofline", action="store_true", help="beside the least time that the machine allows")
+    options.add("--roofline", action="store_true", help="compare with the machine's limits")
     options.add("--rows", type=int, default=17, help="largest M")
     options.add("--cache", type=int, default=128, help="tokens in the KV cache")
     options.repeats(15)
@@ -172,14 +172,13 @@ def forward_options(options: Options) -> None:
 
 
 def forward(args: argparse.Namespace, report: Report) -> None:
-    """t(M): the time of one forward pass of M rows, and t(M) / t(1).
+    """t(M), the time of a forward pass of M rows, and t(M) / t(1).
 
-    With --roofline beside roofline(M) = max(bytes / bandwidth, 2 M weights / peak) over the whole model:
-    bytes are those of all matrices in their formats (of a GGUF file: as it holds them) and of the KV cache,
-    weights the matrices' elements; bandwidth is
-    what the machine read right before and after each sample (for small models: reading as many bytes again
-    and again, which caches may hold); peak is what its multiply-add instruction reaches. Medians are then of
-    each state of the machine's memory by itself.
+    --roofline compares with roofline(M) = max(bytes / bandwidth, 2 M weights / peak) of the model: bytes of
+    all matrices in their formats and of the KV cache, and the number of matrix elements. Bandwidth is
+    measured right before and after each sample (for small models by reading the same bytes repeatedly,
+    possibly from caches); peak is the measured rate of multiply-adds. Medians are then taken separately for
+    each state of the machine's memory.
     """
     for model in args.models:
         for dtype in args.dtypes:
@@ -198,10 +197,10 @@ def _forward_table(builds: Builds, model: str, args: argparse.Namespace, report:
     model = Path(model).name
     rows = range(1, args.rows + 1)
     found: dict[int, list[list[Sample]]] = {m: [[] for _ in builds.all] for m in rows}
-    for turn in progress(range(args.repeats), f"{model} {facts['dtype']}"):
+    for repeat in progress(range(args.repeats), f"{model} {facts['dtype']}"):
         for m in rows:
-            samples = builds.ask(turn, "sample", m=m, length=args.cache)
-            if None not in samples:  # ratios are of turns
+            samples = builds.ask(repeat, "sample", m=m, length=args.cache)
+            if None not in samples:  # ratios need all builds
                 for kept, sample in zip(found[m], samples, strict=True):
                     kept.append(Sample(*sample))
     title = f"{model}, {facts['dtype']}, cache of {args.cache}"
@@ -229,13 +228,13 @@ def _say_limits(
     report.say(
         f"\n{facts['n_weights'] / 1e6:.1f} M weights in matrices, {n_bytes / 1e6:.1f} MB with the KV cache; "
         f"peak {facts['peak'] / 1e9:.0f} Gop/s ({facts['instruction']}).\n"
-        f"Handing the logits of 17 rows to Python takes {1e3 * facts['copy_s']:.3f} ms. "
-        f"{disturbed} of {len(samples)} samples shared their cores with something else."
+        f"Copying the logits of 17 rows to Python takes {1e3 * facts['copy_s']:.3f} ms. "
+        f"{disturbed} of {len(samples)} samples shared their cores with other processes."
     )
 
 
 def over_roofline(facts: dict[str, Any], m: int, sample: Sample) -> float:
-    """How many times the least time a sample took."""
+    """Return a sample's time relative to the roofline."""
     return sample.seconds / _least(facts, m, sample.bandwidth)
 
 
@@ -304,12 +303,12 @@ def attention_options(options: Options) -> None:
 
 
 def attention(args: argparse.Namespace, report: Report) -> None:
-    """Attention over long caches, beside reading the cache once for all rows.
+    """Attention over long caches, compared with reading the cache once for all rows.
 
-    A model that is hardly more than its attention (eight layers, heads of 64, narrow everywhere else) runs
-    one forward of M rows over caches of several lengths and over an empty one; the difference is the
-    attention. Beside it stands the least time the machine needs: that of reading keys and values once, or
-    that of the multiply-adds, at the peak of the cache's number format, of M rows of all query heads.
+    A narrow model (eight layers, heads of 64) runs a forward pass of M rows on caches of several lengths and
+    on an empty one; the difference is the attention. It is compared with the machine's limit: reading keys
+    and values once, or the multiply-adds of M rows of all query heads at the peak of the cache's number
+    format.
     """
     rows, lengths = sorted({1, *args.rows}), [0, *args.lengths]
     for heads in NARROW:
@@ -345,12 +344,3 @@ def attention(args: argparse.Namespace, report: Report) -> None:
                             length, bandwidth / 1e9, m, 1e3 * seconds, seconds / first,
                             1e3 * reading, 1e3 * work, Spread.of(t / least for t in times),
                         )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------- load
-
-
-# -------------------------------------------------------------------------------------------- threads
-
-
-# -------------------------------------------------------------------------------------------- machine

@@ -44,7 +44,7 @@ typedef struct member {
     pthread_t handle;
 } member;
 
-/* Cores the threads stay on: without, the second one may wait behind the first. */
+/* Cores of the threads; unpinned threads may share one core. */
 static int cores[MAX_THREADS], n_cores;
 
 void machine_set_cores(const int* chosen, int n) {

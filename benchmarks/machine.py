@@ -1,8 +1,8 @@
-"""What the machine allows, measured in the run that is compared with it: reading memory, and arithmetic.
+"""Limits of the machine, measured during the benchmark: memory bandwidth and arithmetic.
 
-The speed at which a shared machine reads memory can change within seconds, by factors. So a time stands
-beside a bandwidth only if both were measured at once: :func:`bracketed` reads memory right before and right
-after a job, and repeats the job when the two readings disagree.
+The memory bandwidth of a shared machine can change by factors within seconds, so time and bandwidth must be
+measured together: :func:`bracketed` measures bandwidth right before and after a job, and repeats the job if
+the two values disagree.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TypeAlias
 from benchmarks.report import allowed_cores
 
 _SOURCE = Path(__file__).with_name("machine.c")
-# Narrower codes are widened to 8 bits; "file": a model of a GGUF file's codes.
+# Narrower codes are widened to 8 bits; "file": a model with the codes of a GGUF file.
 _CHAINS = {"f32": 0, "bf16": 1, "int8": 2, "int4": 2, "file": 2, "tiles": 3}
 
-#: Bytes of a packed weight: int8 and int4 have a scale of two bytes for each 32.
+#: Bytes per packed weight: int8 and int4 have a scale of two bytes per block of 32.
 WEIGHT_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
-#: The same of the types of GGUF files that the core computes with as they are, as the files hold them.
+#: Bytes per weight of the GGUF types that the core computes with directly.
 FILE_BYTES = WEIGHT_BYTES | {
     **{"q4_1": 20 / 32, "q5_0": 22 / 32, "q5_1": 24 / 32, "iq4_nl": 18 / 32, "mxfp4": 17 / 32},
     **{"q2_k": 84 / 256, "q3_k": 110 / 256, "q4_k": 144 / 256, "q5_k": 176 / 256, "q6_k": 210 / 256},
@@ -34,26 +34,25 @@ FILE_BYTES = WEIGHT_BYTES | {
 }
 NUMBER_BYTES = {"f32": 4, "bf16": 2}
 
-#: Does the work and returns its seconds, by the clock and of all threads together on their cores.
+#: Does the work and returns wall clock seconds and CPU seconds of all threads.
 Job: TypeAlias = Callable[[], tuple[float, float]]
 
-#: A sample that lost more than this share of its time was disturbed.
+#: Largest share of lost time of an undisturbed sample.
 DISTURBED = 0.02
 
 
 class Machine:
-    """The probes, compiled for this processor, and the memory they read.
+    """Probes, compiled for this processor, and the buffer they read.
 
     Parameters
     ----------
     n_threads : int
-        Threads that read or compute together, each on a core of its own. The calling thread is the first
-        of them, and stays on the first core from then on.
+        Threads that read or compute together, one per core. Pins the calling thread to the first core.
     buffer_mib : int, optional
-        The size of a buffer in pages of 2 MiB. It should be several times the largest cache, so that nothing
-        that is read of it in turn is in a cache; without a number it is four times.
+        Size of the buffer, in pages of 2 MiB. It should exceed the largest cache several times. None: four
+        times.
     probe_mib : int
-        Each read takes so much of the buffer.
+        Size of each read.
     """
 
     def __init__(self, n_threads: int = 2, buffer_mib: int | None = None, probe_mib: int = 64) -> None:
@@ -77,14 +76,14 @@ class Machine:
         self._pages = None
 
     def bandwidth(self) -> float:
-        """Bytes per second of reading memory that is in no cache: the better of two reads."""
+        """Measure bytes per second of uncached memory reads, the better of two."""
         return max(self._read_next() for _ in range(2))
 
     def bandwidth_again(self, n_bytes: int) -> float:
-        """Bytes per second of reading the same ``n_bytes`` again and again, as decoding reads a model.
+        """Measure bytes per second of reading the same ``n_bytes`` repeatedly, as decoding reads a model.
 
-        Faster than :meth:`bandwidth` where a cache holds some of them, as it may of twice its size. Above
-        that, and above what the buffer has, the two are the same, and this one reads no more than that one.
+        Faster than :meth:`bandwidth` if a cache holds part of them, up to twice its size; equal to it above
+        that size and above the buffer's.
         """
         if n_bytes > min(self._n_bytes, max(2 * self._n_cache, self._n_bytes // 4)):
             return self.bandwidth()
@@ -93,19 +92,19 @@ class Machine:
         return max(self._read(0, n_bytes) for _ in range(2))
 
     def peak(self, dtype: str, repeats: int = 30) -> float:
-        """Operations per second, two a multiply-add, of independent multiply-adds in registers.
+        """Measure operations per second of independent multiply-adds in registers, two per multiply-add.
 
-        The ninth decile over ``repeats`` runs of a few milliseconds: what interrupts a run only slows it.
+        Returns the ninth decile over ``repeats`` runs of a few milliseconds, as interruptions only slow runs.
         """
         times = [self._arithmetic(dtype) for _ in range(repeats)]
         return statistics.quantiles(times, n=10)[-1]
 
     def rate(self, dtype: str, n_steps: int) -> float:
-        """Operations per second of one run of :meth:`peak`, of so many rounds of multiply-adds."""
+        """Measure operations per second in one run of :meth:`peak` with ``n_steps`` rounds."""
         return _checked(self._library.machine_arithmetic(_CHAINS[dtype], n_steps, self.n_threads))
 
     def instruction(self, dtype: str) -> str:
-        """What :meth:`peak` measures."""
+        """Return the instruction that :meth:`peak` measures."""
         return self._library.machine_instruction(_CHAINS[dtype]).decode()
 
     def _read_next(self) -> float:
@@ -121,9 +120,9 @@ class Machine:
         return self.rate(dtype, 400_000)
 
     def pin_threads(self) -> None:
-        """Keep every other thread of the process, such as the core's workers, off the first core.
+        """Pin all other threads of the process, such as the core's workers, to other cores than the first.
 
-        Start the workers first. Where the system does not let threads be kept on cores, nothing happens.
+        Start the workers first. Does nothing on systems without thread affinity.
         """
         others = self._cores[1:]
         if not others or not hasattr(os, "sched_setaffinity"):
@@ -134,28 +133,28 @@ class Machine:
 
 
 def largest_cache() -> int:
-    """Bytes of the largest cache that the system tells of; 0 where it tells of none."""
+    """Return the size in bytes of the largest cache that the system reports, or 0."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     return max((int(size.read_text().strip().removesuffix("K")) << 10 for size in sizes), default=0)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A time, and the bytes per second the machine read at that time."""
+    """A time, and the memory bandwidth in bytes per second at that time."""
 
     seconds: float
     bandwidth: float
     lost: float
-    """Share of the threads' time in which they did not run, mostly because something else did."""
+    """Share of the time in which the threads did not run, mostly because of other processes."""
 
 
 def bracketed(machine: Machine, job: Job, n_bytes: int, tries: int = 8) -> Sample | None:
-    """What ``job`` takes, with the mean of a read probe before and one after.
+    """Time ``job``, with the mean bandwidth of a probe before and one after.
 
-    ``n_bytes`` is how much the job reads again and again, see :meth:`Machine.bandwidth_again`. A try whose
-    probes differ by more than 15 % is dropped. The first undisturbed try is taken, else the least disturbed
-    one; None if all were dropped. The core's threads spin while they wait for one another, so that time
-    without a core is time that something else took.
+    ``n_bytes`` is the amount that the job reads repeatedly, see :meth:`Machine.bandwidth_again`. Drops tries
+    whose probes differ by more than 15 %. Returns the first undisturbed try, else the least disturbed one, or
+    None if all were dropped. The core's threads spin while waiting, so time off the CPU went to other
+    processes.
     """
     best = None
     for _ in range(tries):
@@ -173,9 +172,9 @@ def bracketed(machine: Machine, job: Job, n_bytes: int, tries: int = 8) -> Sampl
 
 
 def states(samples: Sequence[Sample]) -> Iterator[tuple[float, Callable[[Sample], bool]]]:
-    """The states of the machine's memory, fastest first: median bandwidth, test whether a sample is of it.
+    """Yield the states of the machine's memory, fastest first: median bandwidth, and a test for samples.
 
-    Two if the bandwidths spread by more than a quarter, split at their geometric middle, else one.
+    Two states, split at the geometric mean, if the bandwidths spread by more than a quarter; else one.
     """
     found = sorted(sample.bandwidth for sample in samples)
     if not found:
@@ -193,7 +192,7 @@ def _compile() -> ctypes.CDLL:
         library = Path(folder) / "machine.so"
         options = ["-O2", "-march=native", "-shared", "-fPIC", "-pthread"]
         subprocess.run([compiler, *options, str(_SOURCE), "-o", str(library)], check=True)
-        loaded = ctypes.CDLL(str(library))  # stays loaded when the file is gone
+        loaded = ctypes.CDLL(str(library))  # stays loaded after the file is deleted
     loaded.machine_pages.restype = ctypes.c_void_p
     loaded.machine_pages.argtypes = [ctypes.c_size_t]
     loaded.machine_pages_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

@@ -1,4 +1,4 @@
-"""The paper's tables (arXiv 2211.17192) for its own pair, the one in the package, on real text."""
+"""The paper's tables (arXiv 2211.17192) for the embedded pair, which has its sizes, on real text."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import specdec
+from benchmarks.interleaved import DTYPES, PROMPTS, Options
 from benchmarks.report import Report, Speedup
 from benchmarks.texts import read_text, spread_prompts
-from benchmarks.turns import DTYPES, PROMPTS, Options
-from specdec import drafts as ways
+from specdec import drafts as methods
 
-_TREE = (2, 2, 1)  # children of a draft token at each depth
+_TREE = (2, 2, 1)  # children per node at each depth
 
 DRAFTS: dict[str, Callable[[specdec.Model, list[specdec.Result]], Any]] = {
     "model (3.9M)": lambda draft, _: draft,
-    "tree of the model's draft tokens": lambda draft, _: ways.ModelDraft(draft, tree=ways.StaticTree(_TREE)),
-    "prompt lookup": lambda draft, _: ways.PromptLookup(),
-    "4-grams": lambda draft, results: ways.Ngram.from_results(results, draft, n=4),
+    "tree of the model's draft tokens": lambda draft, _: methods.ModelDraft(
+        draft, tree=methods.StaticTree(_TREE)
+    ),
+    "prompt lookup": lambda draft, _: methods.PromptLookup(),
+    "4-grams": lambda draft, results: methods.Ngram.from_results(results, draft, n=4),
 }
-"""From the draft model, and what the target wrote, to the draft."""
+"""Maps the draft model and texts of the target to a draft."""
 
 
 def paper_pair_options(options: Options) -> None:
@@ -31,7 +33,7 @@ def paper_pair_options(options: Options) -> None:
     options.many("--temperature", float, [0.0, 0.6, 1.0])
     options.many("--gamma", int, [2, 3, 4, 5])
     options.add("--heads", type=Path, metavar="DIR", help="heads of the target, from training/train_heads.py")
-    options.add("--text", type=Path, help="prompts are taken from all over this text")
+    options.add("--text", type=Path, help="take prompts from this text")
     options.add("--prompts", type=int, default=10, help="of --text")
     options.add("--tokens", type=int, default=2000, help="of the target at each temperature")
     options.add("--timed", type=int, default=500, help="new tokens of a timed run")
@@ -43,9 +45,10 @@ def paper_pair_options(options: Options) -> None:
 def paper_pair(args: argparse.Namespace, report: Report) -> None:
     """Table 2 of the paper for its GPT-like pair in each number format, then other drafts of that target.
 
-    alpha is that of Corollary 3.6 on tokens that the target generates (section 4.2); the expected speed-up is
-    that of Theorem 3.8. 4-grams are counted on text that the target wrote at temperature 1. Beside other
-    engines: `peers-pairs --pairs embedded+embedded-draft` and `peers-exact --target embedded`.
+    alpha follows Corollary 3.6 on tokens that the target generates (section 4.2); the expected speed-up
+    follows Theorem 3.8. 4-grams are counted on the target's text at temperature 1. For other engines see
+    `peers-pairs
+    --pairs embedded+embedded-draft` and `peers-exact --target embedded`.
     """
     prompts: Any = list(PROMPTS)
     columns = {
@@ -70,8 +73,8 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
     results = _written(target, draft, args.counted, args.threads)
     drafts = {name: DRAFTS[name](draft, results) for name in args.drafts}
     if args.heads is not None:
-        drafts["heads"] = ways.DecodingHeads(args.heads)
-        drafts["model + heads"] = ways.Ensemble(draft, ways.DecodingHeads(args.heads))
+        drafts["heads"] = methods.DecodingHeads(args.heads)
+        drafts["model + heads"] = methods.Ensemble(draft, methods.DecodingHeads(args.heads))
     compared = specdec.compare(
         target, drafts, prompts, temperatures=args.temperature, n_tokens=args.timed, repeats=args.repeats,
         n_threads=args.threads,
@@ -92,7 +95,7 @@ def _speedup(row: specdec.ExperimentRow) -> Any:
 def _written(
     target: specdec.Model, draft: specdec.Model, n_tokens: int, n_threads: int
 ) -> list[specdec.Result]:
-    """What the target writes at temperature 1 after the prompts in turn."""
+    """Generate texts of the target at temperature 1."""
     length = target.config.n_ctx // 2
     n_texts = math.ceil(n_tokens / length)
     return specdec.generate(

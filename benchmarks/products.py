@@ -1,4 +1,4 @@
-"""Products of many rows, as prompts and sources have them, beside what the processor can multiply."""
+"""Speed of matrix products with many rows, compared with the processor's peak."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.interleaved import Options, progress, ratios
 from benchmarks.machine import WEIGHT_BYTES, Machine
 from benchmarks.report import Report, Spread
-from benchmarks.turns import Options, progress, ratios
 from specdec import _core
 from specdec.models import thresholds
 
-#: The matrices of a layer, [n_out, n_in]: queries, keys and values; back; gate and up, or up; down.
+#: Matrices of a layer, [n_out, n_in]: queries, keys and values; output; gate and up, or up; down.
 LAYERS: dict[str, list[tuple[int, int]]] = {
     "L1B": [(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632)],
     "paper97": [(2304, 768), (768, 768), (3072, 768), (768, 3072)],
@@ -22,7 +22,7 @@ LAYERS: dict[str, list[tuple[int, int]]] = {
 }
 
 POOL_BYTES = 48 << 20
-"""Products go through copies of a matrix, so many bytes of them, as a forward goes through the layers."""
+"""Bytes of matrix copies that products cycle through, as a forward pass does through the layers."""
 
 MOST_COPIES = 64
 
@@ -30,8 +30,8 @@ PEAK_STEPS = 20_000
 """Rounds of multiply-adds before a product: a tenth of a millisecond."""
 
 
-class Kind(NamedTuple):
-    """How a product is computed, and the loop of instructions that it stands beside."""
+class ProductMethod(NamedTuple):
+    """How a product is computed, and the instruction loop to compare it with."""
 
     dtype: str
     engine: str
@@ -51,65 +51,65 @@ def products_options(options: Options) -> None:
 def products(args: argparse.Namespace, report: Report) -> None:
     """Gop/s of the products of a layer with M rows: four formats, prompts in tiles, OpenBLAS.
 
-    That needs a build with the test hooks (SPECDEC_TESTING=ON). "of peak" is the share of what a loop of the
-    unit's multiply-adds in registers reaches, run for a tenth of a millisecond right before each product: of
-    floats in f32, of floats or of pairs of bf16, whichever is faster, in bf16, of codes in int8 and int4
-    (without AMX), of tiles for "tiles". Rows are prepared before; copies of a matrix take turns. OpenBLAS
-    computes in f32; OPENBLAS_CORETYPE in the environment chooses its kernel.
+    Needs a build with test hooks (SPECDEC_TESTING=ON). "of peak" is relative to a loop of multiply-adds in
+    registers that runs for a tenth of a millisecond right before each product: floats for f32, the faster of
+    floats and bf16 pairs for bf16, codes for int8 and int4 (without AMX), tiles for "tiles". Rows are
+    prepared in advance. OpenBLAS computes in f32; the environment variable OPENBLAS_CORETYPE selects its
+    kernel.
     """
     if not hasattr(_core, "_product_times"):
         raise SystemExit(
-            "times of products need a build of specdec with the test hooks: "
-            "pip install . -C cmake.define.SPECDEC_TESTING=ON"
+            "times of products need a build with test hooks: pip install . -C cmake.define.SPECDEC_TESTING=ON"
         )
     thresholds.settle()
     machine = Machine(args.threads, buffer_mib=2, probe_mib=2)
     rounded = max(("f32", "bf16"), key=machine.peak)
     units = {"f32": "f32", "bf16": rounded, "int8": "int8", "int4": "int4"}
-    kinds = [Kind(dtype, "rows", units[dtype]) for dtype in args.dtypes]
-    kinds += [Kind(dtype, "tiles", "tiles") for dtype in args.dtypes if dtype != "f32"]
+    methods = [ProductMethod(dtype, "rows", units[dtype]) for dtype in args.dtypes]
+    methods += [ProductMethod(dtype, "tiles", "tiles") for dtype in args.dtypes if dtype != "f32"]
     if "f32" in args.dtypes:
-        kinds.append(Kind("f32", "blas", "f32"))
+        methods.append(ProductMethod("f32", "blas", "f32"))
     report.say(f"\n{_core.openblas()}; row kernels: {_core.kernels()}")
     named = {
-        kind.unit: f"{machine.instruction(kind.unit)} {1e-9 * machine.peak(kind.unit):.0f}" for kind in kinds
+        method.unit: f"{machine.instruction(method.unit)} {1e-9 * machine.peak(method.unit):.0f}"
+        for method in methods
     }
     report.say("Gop/s in registers, at best: " + "; ".join(f"{unit} {name}" for unit, name in named.items()))
     columns = {"M": "d"}
-    for kind in kinds:
-        columns |= {str(kind): ".0f", f"{kind}, of peak": ".2f"}
+    for method in methods:
+        columns |= {str(method): ".0f", f"{method}, of peak": ".2f"}
     if "f32" in args.dtypes:
         columns["f32 over f32 blas"] = ".2f"
     for model in args.models:
-        found = {kind: _times(model, kind, machine, args) for kind in progress(kinds, model)}
+        found = {method: _times(model, method, machine, args) for method in progress(methods, model)}
         table = report.table(columns, f"{model}, {args.threads} threads")
         for i, m in enumerate(args.rows):
             n_ops = 2e-9 * m * sum(n_out * n_in for n_out, n_in in LAYERS[model])
             cells: list[Any] = []
-            for kind in kinds:
-                seconds, peak_seconds = found[kind]
+            for method in methods:
+                seconds, peak_seconds = found[method]
                 cells += [Spread.of(n_ops / t for t in seconds[i]), ratios(peak_seconds[i], seconds[i])]
             if "f32" in args.dtypes:
-                rows, blas = (found[Kind("f32", engine, "f32")][0][i] for engine in ("rows", "blas"))
+                rows, blas = (found[ProductMethod("f32", engine, "f32")][0][i] for engine in ("rows", "blas"))
                 cells.append(ratios(blas, rows))
             table.row(m, *cells)
     machine.close()
 
 
 def _times(
-    model: str, kind: Kind, machine: Machine, args: argparse.Namespace
+    model: str, method: ProductMethod, machine: Machine, args: argparse.Namespace
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Seconds of a layer's products, and what they would be at the peak, for each number of rows."""
+    """Return seconds of a layer's products, and seconds at the peak, for each number of rows."""
     seconds = np.zeros((len(args.rows), args.repeats))
     at_peak = np.zeros_like(seconds)
     for n_out, n_in in LAYERS[model]:
         weights = 0.02 * np.random.default_rng(0).standard_normal((n_out, n_in), np.float32)
         peaks: list[float] = []
         found = _core._product_times(  # type: ignore[attr-defined]
-            weights, dtype=kind.dtype, engine=kind.engine, rows=args.rows,
-            n_matrices=int(np.clip(POOL_BYTES / (n_out * n_in * WEIGHT_BYTES[kind.dtype]), 1, MOST_COPIES)),
+            weights, dtype=method.dtype, engine=method.engine, rows=args.rows,
+            n_matrices=int(np.clip(POOL_BYTES / (n_out * n_in * WEIGHT_BYTES[method.dtype]), 1, MOST_COPIES)),
             repeats=args.repeats + 1, n_threads=args.threads,
-            before=lambda peaks=peaks: peaks.append(machine.rate(kind.unit, PEAK_STEPS)),
+            before=lambda peaks=peaks: peaks.append(machine.rate(method.unit, PEAK_STEPS)),
         )  # fmt: skip
         rates = np.array(peaks).reshape(args.repeats + 1, len(args.rows))[1:].T
         seconds += np.array(found)[1:].T

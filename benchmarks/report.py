@@ -1,7 +1,7 @@
-"""What a benchmark says: medians with their spread, tables, and the files of a result.
+"""Reports of benchmarks: medians with their spread, tables, and result files.
 
-A report is printed as it comes, in Markdown. With ``--save`` it is also written to
-``results/<date>-<machine>/<name>.md``, and the numbers of its tables, not rounded, to ``<name>.csv``.
+A report is printed in Markdown as it grows. ``--save`` also writes
+``results/<date>-<machine>/<name>.md``, and the unrounded numbers of its tables to ``<name>.csv``.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of these values, at least one."""
+        """Summarize values, at least one."""
         found = list(values)
         return cls(statistics.median(found), min(found), max(found))
 
     def cells(self, column: str) -> dict[str, Any]:
-        """Columns of a CSV file."""
+        """Return columns of a CSV file."""
         return {column: self.median, f"{column} min": self.low, f"{column} max": self.high}
 
     def text(self, digits: str) -> str:
-        """A cell of a table."""
+        """Return a table cell."""
         return f"{self.median:{digits}} ({self.low:{digits}} to {self.high:{digits}})"
 
 
 @dataclass(frozen=True)
 class Speedup(Spread):
-    """Time of plain over time of speculative decoding, for the same number of tokens.
+    """Time of plain over speculative decoding, for the same number of tokens.
 
-    A run of the target that verifies drafts takes at least as long as one that computes a token. So a
-    speed-up above the tokens per run of the target is an error of measuring, and is not shown as a result.
+    A forward pass that verifies drafts takes at least as long as a plain one. So a speed-up above the tokens
+    per forward pass is a measurement error, and is not reported.
     """
 
     tokens_per_run: float
@@ -59,7 +59,7 @@ class Speedup(Spread):
 
     @classmethod
     def over(cls, ratios: Sequence[float], tokens_per_run: Sequence[float]) -> Speedup:
-        """Of the ratios of all repetitions, each with the tokens per run of the same repetition."""
+        """Summarize ratios and tokens per run of all repeats."""
         above = [ratio / tokens for ratio, tokens in zip(ratios, tokens_per_run, strict=True)]
         spread = Spread.of(ratios)
         return cls(
@@ -68,26 +68,26 @@ class Speedup(Spread):
         )  # fmt: skip
 
     def reason(self, digits: str = ".2f") -> str:
-        """Why it is invalid; empty if it is not."""
+        """Return why the speed-up is invalid; empty if it is valid."""
         if not self.invalid:
             return ""
         return f"invalid: {self.median:{digits}} is above {self.tokens_per_run:{digits}} tokens per run"
 
     def cells(self, column: str) -> dict[str, Any]:
-        """Columns of a CSV file; without numbers if it is invalid."""
+        """Return columns of a CSV file, without numbers if invalid."""
         if self.invalid:
             return {column: None, f"{column} invalid": self.reason(".4f")}
         return super().cells(column)
 
     def text(self, digits: str) -> str:
-        """A cell of a table: the reason if it is invalid."""
+        """Return a table cell, the reason if invalid."""
         return (
             self.reason(digits) or f"**{self.median:{digits}}** ({self.low:{digits}} to {self.high:{digits}})"
         )
 
 
 class Table:
-    """Rows that are printed one by one; see :meth:`Report.table`."""
+    """A table printed row by row; see :meth:`Report.table`."""
 
     def __init__(self, report: Report, title: str, columns: Mapping[str, str]) -> None:
         self.title, self.columns = title, dict(columns)
@@ -98,7 +98,7 @@ class Table:
         report.say(f"\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
 
     def row(self, *cells: Any) -> None:
-        """Numbers, Spreads, texts; None where there is nothing."""
+        """Add a row of numbers, Spreads, texts or None."""
         if len(cells) != len(self.columns):
             raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
         self.rows.append(cells)
@@ -106,7 +106,7 @@ class Table:
         self._report.say(f"| {' | '.join(texts)} |")
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows of a CSV file."""
+        """Return the rows for a CSV file."""
         found = []
         for cells in self.rows:
             record: dict[str, Any] = {"table": self.title}
@@ -130,13 +130,13 @@ class Report:
     Parameters
     ----------
     name : str
-        Of the benchmark; with a label behind it, the name of the files.
+        Name of the benchmark and the files, with an optional label.
     words : sequence of str
-        The command line behind ``python -m benchmarks``.
+        Command line after ``python -m benchmarks``.
     folder : Path, optional
-        Where files are written; None: only print.
+        Folder for files; None: print only.
     machine : str
-        A short name of the machine.
+        Name of the machine.
     """
 
     def __init__(self, name: str, words: Sequence[str], folder: Path | None, machine: str) -> None:
@@ -144,25 +144,25 @@ class Report:
         self.lines: list[str] = []
         self.tables: list[Table] = []
         if folder is not None and (folder / f"{name}.md").exists():
-            raise SystemExit(f"{folder.name}/{name}.md exists: give this result a label, --save LABEL")
+            raise SystemExit(f"{folder.name}/{name}.md exists: add a label with --save LABEL")
         self.say(f"# {name}\n\n`python -m benchmarks {shlex.join(map(_without_path, words))}`\n")
         self.say(f"- machine: {machine}, {describe_machine()}")
         self.say(f"- date: {datetime.date.today()}; commit {commit(Path(__file__).parent)}")
         self.say(f"- load average at the beginning: {_load()}")
 
     def say(self, text: str = "") -> None:
-        """Print a line, or several."""
+        """Print one line or several."""
         print(text, flush=True)
         self.lines.append(text)
 
     def table(self, columns: Mapping[str, str], title: str = "") -> Table:
-        """Begin a table: names of columns, and how the numbers in them are formatted."""
+        """Begin a table with number formats by column name."""
         table = Table(self, title, columns)
         self.tables.append(table)
         return table
 
     def close(self) -> None:
-        """Say how busy the machine is by now; write the files."""
+        """Report the load of the machine and write the files."""
         self.say(f"\nLoad average at the end: {_load()}")
         if self.folder is None:
             return
@@ -178,7 +178,7 @@ class Report:
 
 
 def result_folder(machine: str) -> Path:
-    """Today's folder of a machine."""
+    """Return today's folder of a machine."""
     return RESULTS / f"{datetime.date.today()}-{machine}"
 
 
@@ -205,14 +205,14 @@ def describe_machine() -> str:
 
 @functools.cache
 def allowed_cores() -> tuple[int, ...]:
-    """Those this process might run on at the first call: threads may have been kept on some of them since."""
+    """Return the cores this process could use at the first call, before threads were pinned."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def commit(folder: Path) -> str:
-    """The commit that a folder of a git checkout is at."""
+    """Return the commit of a folder in a git checkout."""
     try:
         head = _git(folder, "rev-parse", "--short", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

@@ -1,4 +1,4 @@
-"""Programs: serving, servers under load; predictions, texts that are sent along with edits."""
+"""Servers under load."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 import specdec
+from benchmarks.interleaved import DTYPES, Options, ratios
 from benchmarks.peers.engine import GGUF_TYPES, Job
 from benchmarks.report import Report, Spread
 from benchmarks.shapes import SHAPES, successors
-from benchmarks.turns import DTYPES, Options, ratios
 
 PROMPT = 64
-"""Tokens of a prompt."""
+"""Tokens per prompt."""
 _SPECDEC = "specdec"
 _PEER = "llama-server"
 _OTHER = "other build"
@@ -36,10 +36,10 @@ _OTHER = "other build"
 
 
 class Served(ABC):
-    """A server in a process of its own, with as many slots as there are clients."""
+    """A server process with one slot per client."""
 
     url: str
-    more: dict[str, Any] = {}  # noqa: RUF012  # fields that its requests have beside the common ones
+    more: dict[str, Any] = {}  # noqa: RUF012  # additional request fields
     model = "any"
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Served(ABC):
 
 
 def _model_words(prefix: str, option: str, job: Job) -> list[Any]:
-    """The options that name a model: a file that all servers read, or a folder and a number format."""
+    """Return the options of a model: a GGUF file, or a folder and a number format."""
     if job.gguf is not None:
         return [option, job.gguf]
     return [option, job.checkpoint, f"--{prefix}dtype", job.format]
@@ -89,7 +89,7 @@ class ServedSpecdec(Served):
 
 
 class ServedLlama(Served):
-    """llama.cpp's server, of the sources that llama-cpp-python is built from, or LLAMA_SERVER."""
+    """llama.cpp's server, from the sources of llama-cpp-python, or LLAMA_SERVER."""
 
     more = {"samplers": ["top_k"], "top_k": 1, "cache_prompt": False}  # noqa: RUF012
 
@@ -112,17 +112,17 @@ class ServedLlama(Served):
 
 @dataclass
 class Load:
-    """What the clients of a server saw.
+    """Measurements of the clients.
 
     Attributes
     ----------
     seconds : float
-        From the first request to the last answer.
+        Time from the first request to the last answer.
     first_s : list of float
-        Of each request the seconds until its first event.
+        Seconds until the first event of each request.
     texts : list of str
     n_tokens : int
-        New tokens, as the usage of the answers counts them.
+        New tokens, by the usage in the answers.
     """
 
     seconds: float = 0.0
@@ -131,10 +131,10 @@ class Load:
     n_tokens: int = 0
 
 
-async def _request(place: tuple[str, int], body: bytes, load: Load, index: int) -> None:
-    """One request on a connection of its own; the answer is read as it comes, and looked at afterwards."""
-    reader, writer = await asyncio.open_connection(*place)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\nConnection: close\r\n"
+async def _request(address: tuple[str, int], body: bytes, load: Load, index: int) -> None:
+    """Send one request on a new connection; parse the answer after it is complete."""
+    reader, writer = await asyncio.open_connection(*address)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     begun = time.perf_counter()
     writer.write(head.encode() + body)
@@ -152,7 +152,7 @@ async def _request(place: tuple[str, int], body: bytes, load: Load, index: int) 
 
 
 def under_load(server: Served, prompts: Sequence[Sequence[int]], n_clients: int, n_new: int) -> Load:
-    """Have clients ask a server, each one request after the other until no prompt is left."""
+    """Send all prompts to a server from `n_clients` clients, one request at a time each."""
     host, port = urlsplit(server.url).netloc.split(":")
     load = Load(0.0, [-1.0] * len(prompts), [""] * len(prompts))
     waiting = list(range(len(prompts)))
@@ -187,20 +187,20 @@ def serving_options(options: Options) -> None:
     options.many("--formats", str, ["int8"], choices=(*DTYPES, *GGUF_TYPES))
     options.many("--clients", int, [1, 4, 16, 64], metavar="N")
     options.many("--gamma", int, [0, 3], help="0: plain decoding")
-    options.add("--alpha", type=float, default=0.8, help="share of drafted tokens that is right")
-    options.add("--tokens", type=int, default=64, help="new ones of each request")
-    options.add("--requests", type=int, default=2, help="of each client, four at least of all together")
+    options.add("--alpha", type=float, default=0.8, help="acceptance rate of the draft")
+    options.add("--tokens", type=int, default=64, help="new tokens per request")
+    options.add("--requests", type=int, default=2, help="requests per client; at least four in total")
     options.repeats(5)
 
 
 def serving(args: argparse.Namespace, report: Report) -> None:
-    """Servers under load: tokens per second of all clients together, and the time to the first token.
+    """Servers under load: total tokens per second, and the time to the first token.
 
-    Clients stream completions of random prompts of 64 tokens over a socket, each one after the other; no
-    prompt is sent twice. Servers take turns, and have as many slots as there are clients. Their texts must be
-    the target's, whose weights are random, as are the draft's, with a known acceptance. In the rows of a
-    draft specdec takes turns with itself too: with gamma auto. ``--against`` adds the server of another
-    build, which the last column compares with when llama.cpp's server is left out.
+    Clients stream completions of distinct random prompts of 64 tokens over a socket, one at a time. Runs of
+    the servers are interleaved; each has one slot per client. Their texts must equal the target's. The
+    weights are random, with a known acceptance rate of the draft. Rows with a draft also include specdec with
+    gamma auto. ``--against`` adds another build's server, which the last column compares with if llama.cpp's
+    is left out.
     """
     columns = {"pair": "", "format": "", "clients": "d", "gamma": "d", "server": "", "tokens/s": ".1f"}
     table = report.table({**columns, "first token, ms": ".1f", "over the other": ".2f"})
@@ -239,10 +239,10 @@ def _cell(
                 reasons[name] = f"not installed ({error.name})"
         rates: dict[str, list[float]] = {name: [] for name in servers}
         first: dict[str, list[float]] = {name: [] for name in servers}
-        for turn in range(-1, args.repeats):
+        for repeat in range(-1, args.repeats):
             for name, server in servers.items():
-                load = _checked_load(args, target, server, n_clients, turn)
-                if turn >= 0:
+                load = _checked_load(args, target, server, n_clients, repeat)
+                if repeat >= 0:
                     rates[name].append(load.n_tokens / load.seconds)
                     first[name].append(1e3 * statistics.median(load.first_s))
     finally:
@@ -258,11 +258,11 @@ def _cell(
         table.row(pair, target.format, n_clients, gamma, name, reason, None, None)
 
 
-def _checked_load(args: argparse.Namespace, target: Job, server: Served, n_clients: int, turn: int) -> Load:
+def _checked_load(args: argparse.Namespace, target: Job, server: Served, n_clients: int, repeat: int) -> Load:
     n_vocab = SHAPES[target.shape]["n_vocab"]
-    rng = np.random.default_rng((turn + 1, n_clients))
+    rng = np.random.default_rng((repeat + 1, n_clients))
     n = max(4, args.requests * n_clients)
-    # the first 256 tokens are bytes, of which a text need not be UTF-8
+    # skip the first 256 tokens, which are bytes and may not be valid UTF-8
     prompts = rng.integers(256, n_vocab - 1, (n, PROMPT)).tolist()
     load = under_load(server, prompts, n_clients, args.tokens)
     if load.n_tokens != n * args.tokens:
@@ -275,7 +275,3 @@ def _checked_load(args: argparse.Namespace, target: Job, server: Served, n_clien
         if "\ufffd" not in wanted and text != wanted:
             raise RuntimeError(f"{server.url} wrote {text[:60]!r}; expected {wanted[:60]!r}")
     return load
-
-
-# ── Program: predictions
-# ────────────────────────────────────────────────────────────────────────────────────────────────

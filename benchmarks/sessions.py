@@ -1,4 +1,4 @@
-"""Sessions of the core with their prompts, in this build and in those before `Session.admit`."""
+"""Sessions of the core with prompts, in this build and builds before `Session.admit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def begin_session(
     target: _core.Model, draft: Any, prompts: Sequence[list[int]], *, gamma: int, n_threads: int,
     settings: Sequence[_core.Settings] | None = None, seed: int = 0, **by_name: Any,
 ) -> Any:  # fmt: skip
-    """A session that has read its prompts; `by_name` are arguments of `_core.Settings` for all of them."""
+    """Return a session that has read its prompts; `by_name` are arguments of `_core.Settings`."""
     n_new = by_name.get("max_new_tokens", target.config["n_ctx"])
     seeds = [(seed, i) for i in range(len(prompts))]
     each = list(settings or [_core.Settings(**by_name)] * len(prompts))
@@ -31,7 +31,7 @@ def begin_session(
 
 
 def rounds_of(session: _core.Session, seconds: float = 0.0) -> list[dict[str, Any]]:
-    """The next rounds, with the names of `specdec.Round` and the rows of the target, ``n_rows``."""
+    """Run rounds and return them with the names of `specdec.Round` and ``n_rows``, the target's rows."""
     names = ("drafted", "parents", "tokens", "betas", "draft_s", "verify_s", "other_s")
     found = []
     for done in session.round(seconds):

@@ -1,19 +1,17 @@
-"""Models of random weights in the shapes that the benchmarks compare: in memory, or as Hugging Face folders.
+"""Models with random weights in the benchmarks' shapes, in memory or as Hugging Face folders.
 
-Every weight is a number of bf16 (nearest even), also where it is stored as f32: all number formats of all
-engines start from the same model.
+Every weight is rounded to bf16 (nearest even), even if stored as f32, so all number formats of all engines
+start from the same model.
 
-Speed does not depend on the values, acceptance does. So the head is the embedding with its rows permuted:
-whatever the layers add, the most probable token after t is the successor of t on one random cycle through the
-vocabulary. Models of one vocabulary then agree at temperature 0; a draft made with ``alpha`` agrees after
-that share of the tokens, chosen at random, and names another one after the rest. So any engine can be
-given a pair of known acceptance, and all of them meet the same rejections at the same positions.
+Speed does not depend on the values, but acceptance does. So the head is the embedding with permuted rows: the
+most probable token after t is its successor on a random cycle through the vocabulary. Models with one
+vocabulary then agree at temperature 0; a draft made with ``alpha`` agrees after that share of the tokens. All
+engines thus get a pair of known acceptance rate, with the same rejections at the same positions.
 
-With such heads every engine finds the same tokens, exact or not. The models of `DOUBTFUL`, for the comparison
-of exactness, have heads of their own and larger weights: distributions that depend on the whole text, and now
-and then two tokens that are almost as probable.
+With such heads even inexact engines find the same tokens. Models of `DOUBTFUL`, for tests of exactness, have
+other heads and larger weights: their distributions depend on the whole text, with occasional near-ties.
 
-Only names of specdec that every build since the first version has are used here: see `builds.py`.
+This module uses only names that every build of specdec has: see `builds.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Tensor = tuple[str, NDArray[Any], str]
 
 
 def _gpt2(n_layer: int, n_head: int, d_model: int, d_ff: int, n_vocab: int) -> dict[str, Any]:
-    """GPT-2's layout with a head of its own: layer norm, learned positions, biases."""
+    """Return GPT-2's layout with an untied head: layer norm, learned positions, biases."""
     return {
         **_sizes(n_layer, n_head, n_head, d_model, d_ff, n_vocab, n_ctx=4096),
         **{"norm": "layer", "norm_eps": 1e-5, "position": "learned", "inv_freq": []},
@@ -60,7 +58,7 @@ def _llama(
 def _tied(
     n_layer: int, n_head: int, n_kv_head: int, d_head: int, d_model: int, d_ff: int, n_vocab: int
 ) -> dict[str, Any]:
-    """A Llama block whose head is the embedding, with heads of any size."""
+    """Return Llama's layout with tied embeddings and any head size."""
     return {
         **_llama(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab),
         **{"d_head": d_head, "inv_freq": _frequencies(d_head), "tied": True},
@@ -68,12 +66,12 @@ def _tied(
 
 
 def _frequencies(d_head: int) -> list[float]:
-    """Of rotary positions, base 10,000."""
+    """Return the frequencies of rotary positions with base 10,000."""
     return (10_000.0 ** -(np.arange(0, d_head, 2) / d_head)).astype(np.float32).tolist()
 
 
 def _narrow(n_head: int, n_kv_head: int) -> dict[str, Any]:
-    """Hardly more than attention: heads of 64 numbers, narrow everywhere else."""
+    """Return a layout dominated by attention: heads of 64, narrow elsewhere."""
     return {
         **_llama(8, n_head, n_kv_head, d_model=64, d_ff=64, n_vocab=64),
         **{"d_head": 64, "n_ctx": 1 << 17, "inv_freq": _frequencies(64)},
@@ -96,16 +94,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "L1B": _llama(n_layer=22, n_head=32, n_kv_head=4, d_model=2048, d_ff=5632, n_vocab=32000),
 }
 
-#: Pairs with distributions that depend on the whole text: one of eight tokens, whose joint law can be
-#: counted, and one of a size at which number formats matter. The latter's draft is its target's first layers.
+#: Pairs with distributions that depend on the whole text: one with eight tokens, whose joint distribution can
+#: be enumerated, and one large enough for number formats to matter, whose draft is its target's first layers.
 DOUBTFUL: dict[str, dict[str, Any]] = {
     "eight": _llama(n_layer=2, n_head=2, n_kv_head=2, d_model=64, d_ff=128, n_vocab=8),
     "eight-draft": _llama(n_layer=1, n_head=1, n_kv_head=1, d_model=32, d_ff=64, n_vocab=8),
     "L25M": _llama(n_layer=8, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
     "L25M-draft": _llama(n_layer=7, n_head=8, n_kv_head=4, d_model=512, d_ff=1408, n_vocab=4096),
 }
-#: Models that are downloaded much, as docs/MODELS.md has their switches. One table of rotary positions is
-#: that of all layers.
+#: Popular models, simplified to one table of rotary positions for all layers.
 FAMILIES: dict[str, dict[str, Any]] = {
     "SmolLM2-360M": _tied(32, 15, 5, d_head=64, d_model=960, d_ff=2560, n_vocab=49152),
     "Qwen3-0.6B": _tied(28, 16, 8, d_head=128, d_model=1024, d_ff=3072, n_vocab=151936) | {"qk_norm": "head"},
@@ -115,7 +112,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     | {"qk_norm": "head", "norm_position": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
     | {"windows": [0 if i % 6 == 5 else 512 for i in range(26)]},
 }
-#: Their model types, as other engines name them.
+#: Their model types in other engines.
 MODEL_TYPES = {
     "SmolLM2-360M": "llama",
     "Qwen3-0.6B": "qwen3",
@@ -125,29 +122,29 @@ MODEL_TYPES = {
 
 
 def model_type(name: str) -> str:
-    """The model type that a shape has in a config.json: that of a family, or of the common layouts."""
+    """Return the model type of a shape in a config.json."""
     return MODEL_TYPES.get(name, "llama" if SHAPES[name]["position"] == "rotary" else "gpt2")
 
 
 #: Attention alone, with the heads of L1B and of paper97.
 NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads": _narrow(12, 12)}
-#: Types of GGUF files that models of random weights are written in: of all matrices, and mixtures.
+#: GGUF types of random models: single types and mixtures.
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
-#: Those to time.
+#: Shapes to time.
 TIMED = tuple(SHAPES)
 SHAPES |= DOUBTFUL | FAMILIES | NARROW
 
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The upper halves of finite float32 numbers, rounded to nearest even."""
+    """Round finite float32 numbers to bf16, nearest even."""
     bits = x.view(np.uint32)
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 
 
 def successors(n_vocab: int, alpha: float = 1.0) -> NDArray[np.int64]:
-    """The likeliest token after each token: a random cycle, but for a share 1 - alpha of the tokens.
+    """Return the most probable token after each token: a random cycle, except after a share 1 - alpha.
 
-    The last id ends a text; it has itself as successor, and nothing leads there.
+    The last id ends a text; it is its own successor, and nothing leads there.
     """
     rng = np.random.default_rng(n_vocab)
     cycle, wrong = rng.permutation(n_vocab - 1), rng.permutation(n_vocab - 1)
@@ -159,10 +156,10 @@ def successors(n_vocab: int, alpha: float = 1.0) -> NDArray[np.int64]:
 
 
 def random_tensors(name: str, alpha: float = 1.0) -> Iterator[Tensor]:
-    """The weights of a shape, as the core takes them, in bf16.
+    """Yield the weights of a shape, as the core takes them, in bf16.
 
-    Normal, of deviation 0.02, but for norms (around 1), the embedding (deviation 1) and the head (see above);
-    in `DOUBTFUL` shapes of deviation n_in^-1/2, and the head has values of its own.
+    Normal with deviation 0.02 (norms around 1, embedding 1, head see above); in `DOUBTFUL` shapes with
+    deviation n_in^-1/2 and an independent head.
     """
     doubtful = name in DOUBTFUL
     for index, (tensor, shape) in enumerate(_core.tensor_shapes(SHAPES[name]).items()):
@@ -180,18 +177,18 @@ def random_tensors(name: str, alpha: float = 1.0) -> Iterator[Tensor]:
 def random_model(
     name: str, dtype: str = "f32", cache_dtype: str | None = None, alpha: float = 1.0, n_threads: int = 2
 ) -> _core.Model:
-    """A model of a shape, straight from memory; the same weights in every format.
+    """Make a model of a shape in memory, with the same weights in every format.
 
-    The kernels then use the thresholds of this machine, as after `specdec.load`.
+    Also sets this machine's kernel thresholds, as `specdec.load` does.
 
     Parameters
     ----------
     name : str
         One of `SHAPES`.
     dtype, cache_dtype : str
-        As for `specdec.load`.
+        See `specdec.load`.
     alpha : float
-        After which share of the tokens it agrees with models of alpha 1, at temperature 0.
+        Share of the tokens after which it agrees with models of alpha 1, at temperature 0.
     n_threads : int
         Threads that pack the weights.
     """
@@ -222,7 +219,7 @@ _GPT2_NAMES = {
 
 
 def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
-    """The tensors by the names, and in the layouts, of the Hugging Face architecture."""
+    """Yield the tensors with the names and layouts of the Hugging Face architecture."""
     layout = model_type(name)
     names = {"gpt2": _GPT2_NAMES, "gemma3_text": _GEMMA_NAMES}.get(layout, _LLAMA_NAMES)
     qkv: dict[str, list[NDArray[np.uint16]]] = {"weight": [], "bias": []}
@@ -232,19 +229,19 @@ def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDAr
         if not canonical.startswith("layers."):
             yield names[canonical], array
             continue
-        _, layer, role, kind = canonical.split(".")
+        _, layer, role, part = canonical.split(".")
         if layout != "gpt2":
-            yield f"model.layers.{layer}.{names[role]}.{kind}", array
-        elif role in ("attn_q", "attn_k", "attn_v"):  # one c_attn there; all come before another role does
-            qkv[kind].append(array)
-            if len(qkv[kind]) == 3:
-                yield f"transformer.h.{layer}.attn.c_attn.{kind}", np.concatenate(qkv[kind]).T
-                qkv[kind] = []
+            yield f"model.layers.{layer}.{names[role]}.{part}", array
+        elif role in ("attn_q", "attn_k", "attn_v"):  # joined to c_attn; the three are consecutive
+            qkv[part].append(array)
+            if len(qkv[part]) == 3:
+                yield f"transformer.h.{layer}.attn.c_attn.{part}", np.concatenate(qkv[part]).T
+                qkv[part] = []
         else:
-            yield f"transformer.h.{layer}.{_GPT2_NAMES[role]}.{kind}", array.T  # Conv1D: [n_in, n_out]
+            yield f"transformer.h.{layer}.{_GPT2_NAMES[role]}.{part}", array.T  # Conv1D: [n_in, n_out]
 
 
-#: The architectures of model types, and what their configurations have beyond the fields of Llama's.
+#: Architectures of model types, and their configuration fields beyond Llama's.
 _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {}),
     "qwen2": ("Qwen2ForCausalLM", {}),
@@ -310,23 +307,23 @@ def write_checkpoint(
     number: str = "bf16",
     alpha: float = 1.0,
 ) -> Path:
-    """Write a shape as a Hugging Face folder, with a byte-level tokenizer; return the folder.
+    """Write a shape as a Hugging Face folder with a byte-level tokenizer, and return the folder.
 
     Parameters
     ----------
     name : str
         One of `SHAPES`.
     folder : path-like
-        Made if need be. A folder that already holds this very model is left as it is.
+        Created if needed; kept if it already holds this model.
     number : {"bf16", "f32"}
-        How the weights are stored; their values are the same.
+        Storage format; the values are the same.
     alpha : float
         See :func:`random_model`.
     """
     folder, config = Path(folder), SHAPES[name]
-    said = {"version": 5, "shape": name, "number": number, "alpha": alpha, "config": config}
+    settings = {"version": 5, "shape": name, "number": number, "alpha": alpha, "config": config}
     stamp = folder / "shape.json"
-    if stamp.exists() and json.loads(stamp.read_text()) == said:
+    if stamp.exists() and json.loads(stamp.read_text()) == settings:
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
@@ -361,24 +358,24 @@ def write_checkpoint(
             if number == "f32":
                 array = array.astype(np.uint32) << 16
             file.write(array.data)
-    stamp.write_text(json.dumps(said))
+    stamp.write_text(json.dumps(settings))
     return folder
 
 
-def write_gguf(name: str, path: str | Path, kind: str, alpha: float = 1.0) -> Path:
-    """Write a shape as a GGUF file, quantized by `specdec.convert`; return the file.
+def write_gguf(name: str, path: str | Path, gguf_type: str, alpha: float = 1.0) -> Path:
+    """Write a shape as a GGUF file, quantized by `specdec.convert`, and return its path.
 
     Parameters
     ----------
     name : str
         One of `SHAPES`.
     path : path-like
-        Ends in .gguf; written anew.
-    kind : str
+        Path of the file, ending in .gguf; replaced if it exists.
+    gguf_type : str
         One of `GGUF_TYPES`.
     alpha : float
         See :func:`random_model`.
     """
     with tempfile.TemporaryDirectory(dir=Path(path).parent) as temporary:
         folder = write_checkpoint(name, temporary, alpha=alpha)
-        return import_module("specdec").convert(folder, path, kind, force=True)
+        return import_module("specdec").convert(folder, path, gguf_type, force=True)

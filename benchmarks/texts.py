@@ -1,9 +1,9 @@
-"""Texts that the target is asked to continue, or made to write, for drafts that copy.
+"""Texts for benchmarks of drafts: prompts to continue, and forced texts.
 
-The embedded target does not copy what it is shown. So rewriting, code and JSON are texts that it is *made to
-write*, by a transform of its distribution, in the plain runs too, at temperature 0: all forward passes are
-real, and guesses are accepted as if a model wrote this text. The transform stands in for a model that would,
-and takes many microseconds a token, so the seconds of draft and target alone count there.
+The embedded target does not copy its prompt. So rewriting, code and JSON are forced by a transform of its
+distribution, in plain runs too, at temperature 0: all forward passes are real, and draft tokens are accepted
+as if a model wrote this text. The transform takes many microseconds per token, so only draft and target are
+timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import specdec
-from benchmarks.turns import PROMPTS
+from benchmarks.interleaved import PROMPTS
 
 PASSAGE = """The old man put down his hat upon the table, and looked at the fire for a long time without a
 word. Outside, the wind was rising, and the rain had begun to beat against the windows. At last he turned
@@ -66,7 +66,7 @@ def read_columns(path, separator=","):
 
 
 CHARACTERS = 2_000_000
-"""Of a file that are looked at."""
+"""Characters to read from a file."""
 
 
 def records(first: int, last: int) -> str:
@@ -83,8 +83,8 @@ def records(first: int, last: int) -> str:
     return "".join(f"  {json.dumps(row)},\n" for row in rows)
 
 
-#: What the target is asked to continue, and, where it is made to write it, what it writes.
-KINDS: dict[str, Sequence[tuple[str, str | None]]] = {
+#: Prompts, each with its forced output or None.
+TEXT_TYPES: dict[str, Sequence[tuple[str, str | None]]] = {
     "prose": [(prompt, None) for prompt in PROMPTS],
     "list": [
         (prompt, None)
@@ -100,12 +100,12 @@ KINDS: dict[str, Sequence[tuple[str, str | None]]] = {
 }
 
 
-def work(target: specdec.Model, kind: str, n_tokens: int) -> list[tuple[Any, dict[str, Any]]]:
-    """Prompts of a kind as token ids, each with its options of `specdec.generate`."""
+def work(target: specdec.Model, text_type: str, n_tokens: int) -> list[tuple[Any, dict[str, Any]]]:
+    """Return prompts of a text type as token ids, each with options of `specdec.generate`."""
     assert target.tokenizer is not None
     encode = target.tokenizer.encode
     found: list[tuple[Any, dict[str, Any]]] = []
-    for prompt, output in KINDS[kind]:
+    for prompt, output in TEXT_TYPES[text_type]:
         ids = encode(prompt)
         if output is None:
             found.append((ids, {"max_new_tokens": n_tokens}))
@@ -116,7 +116,7 @@ def work(target: specdec.Model, kind: str, n_tokens: int) -> list[tuple[Any, dic
 
 
 def _writing(text: list[int]) -> Callable[[np.ndarray, list[int]], np.ndarray]:
-    """A transform that makes the target write a text."""
+    """Return a transform that forces a text."""
 
     def follow(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
         probs[:] = 0.0
@@ -128,7 +128,7 @@ def _writing(text: list[int]) -> Callable[[np.ndarray, list[int]], np.ndarray]:
 
 
 def spread_prompts(text: str, model: specdec.Model, n_prompts: int, n_tokens: int) -> list[list[int]]:
-    """Prompts of at most so many tokens, from places all over a text."""
+    """Return prompts of up to `n_tokens` tokens, spread over a text."""
     assert model.tokenizer is not None
     starts = np.linspace(0, max(len(text) - 20 * n_tokens, 0), n_prompts).astype(int)
     pieces = [text[start : start + 20 * n_tokens] for start in starts]
@@ -136,7 +136,7 @@ def spread_prompts(text: str, model: specdec.Model, n_prompts: int, n_tokens: in
 
 
 def read_text(path: Path) -> str:
-    """The beginning of a text file, of the texts of an archive, or of the code of HumanEval."""
+    """Read the start of a text file, of an archive's texts, or of HumanEval's code."""
     if path.name.endswith(".tar.xz"):
         texts: list[str] = []
         with tarfile.open(path) as archive:

@@ -70,7 +70,7 @@ def main(path: Path = PATH) -> None:
         write(ax, 0, row, f"{round_.n_accepted} of {round_.n_drafted}", None, color=style.GREY)
         column = TEXT
         for piece in pieces:
-            write(ax, column, row, piece.text, piece.kind)
+            write(ax, column, row, piece.text, piece.status)
             column += len(piece.text)
     n_tokens = sum(round_.kept for round_, _ in rounds)
     total = f"{n_tokens} tokens in {len(rounds)} runs of the target"

@@ -1,7 +1,6 @@
-"""LoRA adapters: merged into the weights, beside them, and several in one batch.
+"""LoRA adapters: merged, unmerged, and several in one batch.
 
-What PEFT computes is compared in `test_peft.py`; here the bits are, with `specdec.reference`, and the texts
-of a batch with the texts of each adapter alone.
+Bits are compared with `specdec.reference`, batches with each adapter alone; test_peft.py has PEFT.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ HOW: dict[str, dict[str, Any]] = {
 
 
 def with_head(folder: Path, seed: int, **settings: Any) -> Path:
-    """An adapter of the head too."""
+    """Settings of an adapter that also changes the head."""
     shapes = llama_shapes(SETTINGS) | {"lm_head": (SETTINGS["vocab_size"], SETTINGS["hidden_size"])}
     ranks = dict.fromkeys(shapes, settings["r"])
     return write_adapter(folder, adapter_config(**settings), low_rank_tensors(shapes, ranks, seed))
 
 
 class Adapted:
-    """A tiny Llama, a draft that is like it, and three adapters of different ranks, modules and scales."""
+    """A tiny Llama, a similar draft, and three adapters of different ranks, modules and scales."""
 
     def __init__(self, folder: Path) -> None:
         tensors = {name: 2 * array for name, array in llama_tensors(SETTINGS, seed=1).items()}
@@ -88,7 +87,7 @@ def canonical_name(module: str) -> str:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_logits_have_the_bits_of_the_specification(tmp_path: Path, dtype: Any) -> None:
-    """Of all matrices and the head, with ranks below, at and above a block of inputs."""
+    """All matrices and the head, with ranks below, at and above a block of inputs."""
     shapes = llama_shapes(SETTINGS) | {"lm_head": (SETTINGS["vocab_size"], SETTINGS["hidden_size"])}
     ranks = {"self_attn.q_proj": 32, "mlp.up_proj": 33, "mlp.down_proj": 1, "lm_head": 7}
     of_module = dict.fromkeys(shapes, 4)
@@ -108,7 +107,7 @@ def test_logits_have_the_bits_of_the_specification(tmp_path: Path, dtype: Any) -
 
 
 def summed(folder: Path, config: dict[str, Any], adapter: Any, scales: Any = None, seed: int = 2) -> Path:
-    """The folder of a base with the products of an adapter's matrices in its own, in f32."""
+    """Write a base folder with an adapter's products added to its matrices in f32."""
     tensors = tensors_for(config, seed)
     for name in adapter:
         module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
@@ -121,7 +120,7 @@ def summed(folder: Path, config: dict[str, Any], adapter: Any, scales: Any = Non
 
 @pytest.mark.parametrize("by_root", [False, True])
 def test_scales_of_modules(tmp_path: Path, by_root: bool) -> None:
-    """Of the first pattern that is the end of a module's name, or all of it; else the field's own."""
+    """The first pattern that matches a module's name or its end wins, else the field itself."""
     tensors = low_rank_tensors(llama_shapes(SETTINGS, ("self_attn.q_proj", "mlp.up_proj")), {}, seed=1)
     patterns = {"proj": 1, "up_proj": 3, r".*\.0\..*": 5, "mlp.up_proj": 7}
     config = adapter_config(use_rslora=by_root, alpha_pattern=patterns)
@@ -136,8 +135,8 @@ def test_scales_of_modules(tmp_path: Path, by_root: bool) -> None:
 @pytest.mark.parametrize(
     "config", [llama_config(), gpt2_config(), mistral_config()], ids=lambda c: c["model_type"]
 )
-def test_merged_and_beside_are_the_sum_of_both(tmp_path: Path, config: dict[str, Any]) -> None:
-    """Merged to the bit, in every number format. GPT-2 has queries, keys and values in one turned matrix."""
+def test_merged_and_separate_adapters_equal_the_sum(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Merging is bit-exact in every number format; GPT-2 has a transposed fused QKV matrix."""
     own = {"attn.c_attn": (96, 32), "attn.c_proj": (32, 32), "mlp.c_fc": (128, 32)}
     of_gpt2 = {f"transformer.h.{i}.{name}": shape for i in range(2) for name, shape in own.items()}
     shapes = of_gpt2 if config["model_type"] == "gpt2" else llama_shapes(config)
@@ -149,15 +148,15 @@ def test_merged_and_beside_are_the_sum_of_both(tmp_path: Path, config: dict[str,
         merged = specdec.load(base, dtype, adapter=folder)
         assert np.array_equal(merged.logits(IDS[:40]), wanted)
     model, wanted = specdec.load(base), specdec.load(sums).logits(IDS[:40])
-    beside = model.with_adapter(folder)
-    assert np.abs(beside.logits(IDS[:40]) - wanted).max() < 2e-5
+    unmerged = model.with_adapter(folder)
+    assert np.abs(unmerged.logits(IDS[:40]) - wanted).max() < 2e-5
     assert np.abs(model.logits(IDS[:40]) - wanted).max() > 0.05
-    assert (beside.adapter, beside.base, merged.adapter, model.base) == (folder, model, None, None)
+    assert (unmerged.adapter, unmerged.base, merged.adapter, model.base) == (folder, model, None, None)
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "bf16", "prefill": "tiles"}, {"prefill": "blas"}], ids=str)
 def test_prompts_in_other_orders_of_sums(adapted: Adapted, settings: dict[str, Any]) -> None:
-    """Prompts have bits of their own; speculation on them is exact all the same."""
+    """Other prefill methods have other bits; speculation on them is still exact."""
     target = specdec.load(adapted.path, **settings)
     model = target.with_adapter(adapted.folders[1])
     rows = specdec.load(adapted.path, settings.get("dtype")).with_adapter(adapted.folders[1])
@@ -199,7 +198,7 @@ def options_of(how: str, seed: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def wanted(adapted: Adapted) -> dict[str, list[specdec.Result]]:
-    """By how they are decoded: the text of each adapter alone, and of the base."""
+    """Results of each adapter alone, and of the base, by decoding settings."""
     texts = list(zip([*adapted.adapted, adapted.target], PROMPTS, strict=True))
     return {
         how: [
@@ -219,7 +218,7 @@ PROMPTS = [IDS[:30] + IDS[10:30], IDS[:30], IDS[:1], IDS[:30] + IDS[10:30]]
 def test_a_batch_of_adapters_is_each_alone(
     adapted: Adapted, wanted: dict[str, list[specdec.Result]], name: str, how: str
 ) -> None:
-    """Every draft, in three slots for four texts: tokens and logits to the bit, whatever shares a forward."""
+    """Every draft, four sequences in three slots: equal tokens and logits, to the bit."""
     draft = DRAFTS[name](adapted.world)
     found = specdec.generate(
         adapted.target, draft, PROMPTS, adapter=[*adapted.adapted, None], batch_size=3, n_threads=2,
@@ -235,7 +234,7 @@ def test_a_batch_of_adapters_is_each_alone(
 
 
 def test_drafts_may_have_adapters(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
-    """One of the draft's own; the target itself with an adapter drafts for its texts all that they say."""
+    """A draft has its own adapter; the adapted target as its own draft is always accepted."""
     own = adapted.draft.with_adapter(adapted.folders[2])
     models, options = [*adapted.adapted, None], options_of("greedy", None)
     for draft in (own, adapted.adapted[0], specdec.drafts.ModelDraft(own, draft=adapted.draft)):
@@ -248,8 +247,8 @@ def test_drafts_may_have_adapters(adapted: Adapted, wanted: dict[str, list[specd
 
 
 @pytest.mark.parametrize("name", ["look-ahead embeddings", "heads", "early exit"])
-def test_guesses_in_a_batch_are_those_alone(adapted: Adapted, name: str) -> None:
-    """Of drafts that guess by the target's own matrices, which may be adapted: each text's own."""
+def test_drafts_in_a_batch_equal_those_alone(adapted: Adapted, name: str) -> None:
+    """Drafts that use the target's matrices use those of each sequence's adapter."""
     draft, models = DRAFTS[name](adapted.world), [adapted.target, adapted.adapted[1], adapted.adapted[0]]
     options: dict[str, Any] = {"max_new_tokens": 12, "gamma": 2, "ignore_eos": True}
     prompts = [IDS[i : i + 20] for i in range(3)]
@@ -259,8 +258,8 @@ def test_guesses_in_a_batch_are_those_alone(adapted: Adapted, name: str) -> None
         assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in alone.trace.rounds]
 
 
-def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_path: Path) -> None:
-    """One adapter has many numbers between its matrices, the other, which comes later, many inputs."""
+def test_scratch_fits_the_largest_of_each_adapter(adapted: Adapted, tmp_path: Path) -> None:
+    """One adapter has a large rank, the later one many inputs."""
     attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     folders = [
         llama_adapter(tmp_path / "low", SETTINGS, 1, attention, r=90),
@@ -289,7 +288,7 @@ def test_folders_samples_and_streams(adapted: Adapted, wanted: dict[str, list[sp
 
 
 def test_a_text_of_one_adapter_begins_none_of_another(adapted: Adapted) -> None:
-    """Within a batch, and between calls: a prompt cache keeps each model's texts apart."""
+    """Prefixes are shared neither within a batch nor in a prompt cache across adapters."""
     cache = specdec.PromptCache()
     options: dict[str, Any] = {"max_new_tokens": 5, "ignore_eos": True, "logits": True}
     models = [adapted.adapted[0], adapted.target, adapted.adapted[1]]
@@ -327,7 +326,7 @@ def test_an_engine_serves_all(adapted: Adapted, wanted: dict[str, list[specdec.R
 def test_a_target_with_an_adapter_takes_others(
     adapted: Adapted, wanted: dict[str, list[specdec.Result]]
 ) -> None:
-    """None is then the target as it is given."""
+    """None then means the target as given."""
     target, options = adapted.adapted[0], options_of("greedy", None)
     found = specdec.generate(target, None, PROMPTS[:2], adapter=[None, adapted.folders[1]], **options)
     assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"][:2]]
@@ -336,7 +335,7 @@ def test_a_target_with_an_adapter_takes_others(
 
 
 def test_what_tells_adapters_apart(adapted: Adapted) -> None:
-    """Runs on several machines compare digests; see test_pickles.py for models of other processes."""
+    """Runs on several machines compare digests; see test_pickles.py for other processes."""
     model = adapted.adapted[0]
     assert pickle.loads(pickle.dumps(model)) is model
     merged = [specdec.load(adapted.path, adapter=folder) for folder in adapted.folders]
@@ -365,18 +364,18 @@ def test_the_adapter_is_a_part_of_what_a_packed_file_was_made_of(tmp_path: Path)
             assert np.array_equal(found.logits(IDS), specdec.load(base, adapter=adapter).logits(IDS))
     packed = sorted(cache.iterdir())
     assert len(packed) == 3
-    llama_adapter(folders[0], SETTINGS, 9)  # the folder has changed: its file is written anew
+    llama_adapter(folders[0], SETTINGS, 9)  # the folder has changed: its file is written again
     found = specdec.load(base, cache=cache, adapter=folders[0])
     assert np.array_equal(found.logits(IDS), specdec.load(base, adapter=folders[0]).logits(IDS))
     with pytest.raises(InputError, match="adapter is given, but .* is a packed file"):
         specdec.load(packed[0], adapter=folders[0])
-    beside = specdec.load(base, cache=cache).with_adapter(folders[1])
-    assert np.array_equal(beside.logits(IDS), specdec.load(base).with_adapter(folders[1]).logits(IDS))
+    unmerged = specdec.load(base, cache=cache).with_adapter(folders[1])
+    assert np.array_equal(unmerged.logits(IDS), specdec.load(base).with_adapter(folders[1]).logits(IDS))
 
 
 @needs_hooks
 def test_memory(adapted: Adapted) -> None:
-    """Each allocation may fail; models, and sessions that they are admitted to, leave nothing behind."""
+    """Any allocation may fail, for models and sessions, without leaks."""
     target, folder = adapted.target, adapted.folders[0]
     assert fail_each_allocation(lambda: target.with_adapter(folder)) >= 3
     models = [target.with_adapter(folder) for folder in adapted.folders]
@@ -403,7 +402,7 @@ ALONE = {name: None for name in TENSORS if "layers.0.self_attn.q_proj" not in na
 
 
 def changed(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -> Path:
-    """An adapter with other fields and tensors: an array, one of ones of a shape, or none."""
+    """Write an adapter with changed fields and tensors: an array, ones of a shape, or None to remove."""
     held: dict[str, Any] = dict(TENSORS)
     for name, given in tensors.items():
         held[name] = np.ones(given, np.float32) if isinstance(given, tuple) else given
@@ -429,23 +428,27 @@ def test_bad_fields(adapted: Adapted, tmp_path: Path, field: str, value: Any) ->
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "dora": ({"use_dora": True}, {}, "has no lora_magnitude_vector beside it"),
-    "dora beside": ({"use_dora": True}, ALONE | {LENGTHS: (64,)}, "is of DoRA .*laid beside.*merged"),
+    "dora": ({"use_dora": True}, {}, "has no matching lora_magnitude_vector"),
+    "dora unmerged": (
+        {"use_dora": True},
+        ALONE | {LENGTHS: (64,)},
+        "uses DoRA .*not supported unmerged.*merge it",
+    ),
     "lengths": ({"use_dora": True}, ALONE | {LENGTHS: (63,)}, r"has shape \[63\]; expected \[64\]"),
     "rank": ({"r": 5}, {}, "lora_A.weight' has 4 rows; expected 5"),
     "base alone": ({}, {"base_model.model.lm_head.base_layer.weight": (61, 64)}, "is the base of 'lm_head'"),
-    "half": ({}, {Q.format("B"): None}, "lora_A.weight' has no lora_B"),
+    "half": ({}, {Q.format("B"): None}, "lora_A.weight' has no matching lora_B"),
     "ranks": ({}, {Q.format("B"): (64, 3)}, r"expected \[rank, inputs\]"),
-    "shape": ({}, {Q.format("A"): (4, 63)}, r"expected \[64, 4\] and \[4, 64\], as 'model.layers.0"),
-    "module": ({}, {"base_model.model.model.layers.7.x.lora_A.weight": (4, 64)}, "no lora_B"),
-    "name": ({}, {"model.layers.0.x": (4, 64)}, "is of no LoRA adapter.*base_model.model."),
-    "part": ({}, {"base_model.model.x.lora_magnitude_vector": (4,)}, "a part of LoRA that is not read"),
+    "shape": ({}, {Q.format("A"): (4, 63)}, r"expected \[64, 4\] and \[4, 64\], because 'model"),
+    "module": ({}, {"base_model.model.model.layers.7.x.lora_A.weight": (4, 64)}, "matching lora_B"),
+    "name": ({}, {"model.layers.0.x": (4, 64)}, "does not belong to a LoRA adapter.*base_model"),
+    "part": ({}, {"base_model.model.x.lora_magnitude_vector": (4,)}, "an unsupported part of LoRA"),
     "use": ({}, {HEAD: (61, 64)}, "only with modules_to_save"),
     "not finite": ({}, {Q.format("B"): NOT_FINITE}, "adapter: tensor layers.0.attn_q.weight.up: element"),
-    "saved": ({"modules_to_save": ["x"]}, {HEAD: (61, 64)}, "the place of a tensor of the base.*merged"),
-    "nothing": ({}, dict.fromkeys(TENSORS), "holds no tensor"),
+    "saved": ({"modules_to_save": ["x"]}, {HEAD: (61, 64)}, "replaces a tensor of the base.*merge it"),
+    "nothing": ({}, dict.fromkeys(TENSORS), "has no tensors"),
 }
-"""Fields and tensors of an adapter, and what is said."""
+"""Fields and tensors of an adapter, and the message."""
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -465,11 +468,11 @@ def test_a_sum_that_is_not_finite_names_the_adapter(adapted: Adapted, tmp_path: 
 def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path) -> None:
     shapes = llama_shapes(SETTINGS) | {"model.layers.9.self_attn.q_proj": (64, 64)}
     other = write_adapter(tmp_path / "other", adapter_config(), low_rank_tensors(shapes, {}, 1))
-    with pytest.raises(CheckpointError, match=r"adapts 'model.layers.9.self_attn.*', which .*not have"):
+    with pytest.raises(CheckpointError, match=r"adapts 'model.layers.9.self_attn.*', which .* lacks"):
         adapted.target.with_adapter(other)
-    with pytest.raises(FileNotFoundError, match="is the folder of an adapter; expected that of its base"):
+    with pytest.raises(FileNotFoundError, match="is a LoRA adapter folder; expected the path of its base"):
         specdec.load(other)
-    with pytest.raises(FileNotFoundError, match="no such folder; expected the folder of an adapter"):
+    with pytest.raises(FileNotFoundError, match="no such folder; expected an adapter folder"):
         specdec.load(adapted.path, adapter=tmp_path / "none")
     (tmp_path / "other" / "adapter_model.safetensors").rename(tmp_path / "other" / "adapter_model.bin")
     with pytest.raises(FileNotFoundError, match="has no adapter_model.safetensors, but"):
@@ -485,22 +488,22 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
     name = "base_model.model.model.embed_tokens.lora_embedding_{}"
     tensors = {name.format("A"): np.ones((4, 61), np.float32), name.format("B"): np.ones((32, 4), np.float32)}
     table = write_adapter(tmp_path / "table", adapter_config(), tensors)
-    with pytest.raises(UnsupportedModelError, match="which is embedding and head of .* at once"):
+    with pytest.raises(UnsupportedModelError, match="which is both embedding and head of"):
         specdec.load(tmp_path / "tied", adapter=table)
 
 
 def test_embeddings_are_merged_alone(adapted: Adapted, tmp_path: Path) -> None:
-    """See test_peft.py for their numbers, and those of whole tensors, lengths and biases."""
+    """See test_peft.py for the values, and for whole tensors, DoRA and biases."""
     name = "base_model.model.model.embed_tokens.lora_embedding_{}"
     files = {name.format("A"): np.ones((3, 61), np.float32), name.format("B"): np.ones((64, 3), np.float32)}
     folder = write_adapter(tmp_path / "adapter", adapter_config(r=3), files)
     assert f", merged with {str(folder)!r}," in repr(specdec.load(adapted.path, adapter=folder))
-    with pytest.raises(UnsupportedModelError, match=r"embed_tokens.weight', beside which"):
+    with pytest.raises(UnsupportedModelError, match=r"embed_tokens.weight', which is not supported unmerged"):
         adapted.target.with_adapter(folder)
 
 
 def test_a_head_that_was_saved_with_its_adapter(adapted: Adapted, tmp_path: Path) -> None:
-    """PEFT does so. Merged, the saved one is adapted; beside the weights it has to be that of the base."""
+    """PEFT saves heads. Merging adapts the saved one; unmerged, it must equal the base's."""
     rng, tensors = np.random.default_rng(5), canonical(adapted.path)
     down, up = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 64), (61, 4)))
     name, own = "base_model.model.lm_head", tensors["head"]
@@ -516,11 +519,13 @@ def test_a_head_that_was_saved_with_its_adapter(adapted: Adapted, tmp_path: Path
     merged = specdec.load(adapted.path, adapter=other)
     wanted = reference.logits(merged.core.config, tensors | {"head": moved + 2.0 * up @ down}, IDS)
     assert np.abs(merged.logits(IDS) - wanted).max() < 2e-5 * np.abs(wanted).max()
-    with pytest.raises(CheckpointError, match="holds another 'lm_head.weight' than .*merged"):
+    with pytest.raises(CheckpointError, match="trained with another 'lm_head.weight' than .*merge"):
         adapted.target.with_adapter(other)
     files[f"{name}.base_layer.weight"] = own[:-1]
     smaller = write_adapter(tmp_path / "smaller", adapter_config(), files)
-    with pytest.raises(CheckpointError, match=r"has shape \[60, 64\]; expected \[61, 64\], that of 'lm_head"):
+    with pytest.raises(
+        CheckpointError, match=r"has shape \[60, 64\]; expected \[61, 64\], the shape of 'lm_head"
+    ):
         specdec.load(adapted.path, adapter=smaller)
 
 
@@ -537,7 +542,7 @@ def test_adapters_are_merged_into_what_is_converted(adapted: Adapted, tmp_path: 
     with pytest.raises(CheckpointError, match="adapter_config.json"):
         specdec.convert(adapted.path, tmp_path / "other", adapter=tmp_path)
     with_head(folder, 4, r=4)
-    with pytest.raises(CheckpointError, match="was made with the adapter .*changed since"):
+    with pytest.raises(CheckpointError, match="was made with the adapter .*has changed"):
         specdec.load(packed)
 
 
@@ -554,7 +559,7 @@ def test_importance_is_that_of_the_merged_model(tmp_path: Path) -> None:
         for i, (source, own) in enumerate(((base, adapter), (merged, None), (base, None)))
     )
     ids = list(range(20))
-    found, wanted, plain = (specdec.load(place).logits(ids) for place in (found, wanted, plain))
+    found, wanted, plain = (specdec.load(folder).logits(ids) for folder in (found, wanted, plain))
     assert np.array_equal(found, wanted) and not np.array_equal(found, plain)
 
 
@@ -568,7 +573,7 @@ def test_wrong_arguments(adapted: Adapted) -> None:
             specdec.generate(adapted.target, None, prompts, adapter=given)
     model = adapted.adapted[0]
     for call in (lambda: model.with_adapter(adapted.folders[0]), model.quantization_report):
-        with pytest.raises(InputError, match="has an adapter beside its weights"):
+        with pytest.raises(InputError, match="has an unmerged adapter"):
             call()
     with refuses("adapter", 3):
         specdec.load(adapted.path, adapter=3)
@@ -598,7 +603,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
 
 
 def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
-    """`--adapter` merges, with a draft and without."""
+    """`--adapter` merges, with and without a draft."""
     target, _ = small_pair()
     fields = json.loads((target.path / "config.json").read_text())
     folder = llama_adapter(tmp_path / "adapter", fields, 1)
@@ -611,4 +616,6 @@ def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
     assert specdec.generate(merged, None, "Once upon a time", max_new_tokens=12).text.strip() in found[0]
     refused = run("generate", "--adapter", tmp_path, *arguments)
-    assert refused.exit_code != 0 and "has no adapter_config.json; expected the folder of" in refused.output
+    assert (
+        refused.exit_code != 0 and "has no adapter_config.json; expected an adapter folder" in refused.output
+    )

@@ -38,21 +38,21 @@ SLOPE = lambda m: 0.95 + 0.05 * m  # noqa: E731
 STEEP = lambda m: 0.8 + 0.2 * m  # noqa: E731
 JUMP = lambda m: 1.0 if m == 1 else 1.28 + 0.02 * m  # noqa: E731
 KINK = lambda m: 0.95 + 0.05 * m + 0.15 * max(0, m - 4)  # noqa: E731
-"""Seconds of the target, t(M), of which plain decoding takes one."""
+"""Seconds of the target, t(M); plain decoding takes one."""
 
 
 def alike(alpha: float) -> list[tuple[float, float, float]]:
-    """Every guess is as good and as sure as another."""
+    """All draft tokens have the same acceptance rate and confidence."""
     return [(1.0, 0.5, alpha)]
 
 
 def mixed(sure: float, unsure: float) -> list[tuple[float, float, float]]:
-    """Half of the guesses are sure ones."""
+    """Half of the draft tokens have high confidence."""
     return [(0.5, 0.95, sure), (0.5, 0.25, unsure)]
 
 
 def rates_of(world: World, n_tokens: int) -> tuple[float, float]:
-    """Tokens a second of the first 150, and of so many after them."""
+    """Tokens per second of the first 150, and of so many after them."""
     plays = [Play(world, seed) for seed in range(4)]
     cold, warm = (np.mean([play.rate(n) for play in plays]) for n in (150, n_tokens))
     return float(cold), float(warm)
@@ -64,7 +64,7 @@ def rates_of(world: World, n_tokens: int) -> tuple[float, float]:
 @pytest.mark.parametrize("cost", [0.005, 0.1, 0.3])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.95])
 def test_it_comes_near_the_best_fixed_gamma(verify: Any, cost: float, alpha: float) -> None:
-    """Where confidences say nothing, a fixed gamma is the best that there is."""
+    """With uninformative confidences, a fixed gamma is optimal."""
     world = World(verify, cost, alike(alpha))
     cold, warm = rates_of(world, 1000)
     assert cold > 0.75 * world.best_rate and cold > 0.93 * world.plain_rate
@@ -72,7 +72,7 @@ def test_it_comes_near_the_best_fixed_gamma(verify: Any, cost: float, alpha: flo
 
 
 def of_experts(n: int, n_chosen: int, share: float, overlap: float = 0.0) -> Any:
-    """t(M) of a target whose experts are `share` of t(1); `overlap`: more are the same than by luck."""
+    """t(M) if experts take `share` of t(1); `overlap`: rows share more of them than by chance."""
     fresh = (1.0 - n_chosen / n) * (1.0 - overlap)
     return lambda m: (1 - share) * (0.97 + 0.03 * m) + share * (1 - fresh**m) / (1 - fresh)
 
@@ -98,11 +98,11 @@ def test_targets_with_experts_are_no_slower_than_plain_decoding(
 @pytest.mark.grid
 @needs_hooks
 @pytest.mark.parametrize("slope", [0.002, 0.01, 0.03, 0.1])
-@pytest.mark.parametrize("riders", [2, 4])
+@pytest.mark.parametrize("extra_tokens", [2, 4])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.95])
-def test_rows_that_ride_are_counted(slope: float, riders: int, alpha: float) -> None:
-    """Look-ahead embeddings: guesses cost nothing to draft, but each is several rows of the target."""
-    world = World(lambda m: 1.0 - slope + slope * m, 0.0001, alike(alpha), riders=riders)
+def test_extra_rows_are_counted(slope: float, extra_tokens: int, alpha: float) -> None:
+    """Look-ahead embeddings: draft tokens cost nothing to draft, but each is several rows of the target."""
+    world = World(lambda m: 1.0 - slope + slope * m, 0.0001, alike(alpha), extra_tokens=extra_tokens)
     cold, warm = rates_of(world, 1500)
     assert cold > 0.93 * world.plain_rate and warm > 0.98 * world.plain_rate
     assert warm > 0.96 * world.best_rate
@@ -110,7 +110,7 @@ def test_rows_that_ride_are_counted(slope: float, riders: int, alpha: float) -> 
 
 SURE = mixed(0.95, 0.3)
 THIRD = [(0.35, 0.95, 0.95), (0.65, 0.2, 0.0)]
-"""A third of the guesses is good for sure, the others never: no fixed gamma pays where rows cost much."""
+"""A third of the draft tokens is always accepted, the others never: no fixed gamma pays if rows cost much."""
 
 
 @needs_hooks
@@ -137,18 +137,18 @@ def test_it_beats_every_fixed_gamma_where_confidences_tell(
 def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(
     reading: float, n_prompt: int
 ) -> None:
-    """Useless guesses: before each trial the draft reads the tokens since the last, `reading` s for each.
+    """Useless draft tokens: before each trial the draft reads the tokens since the last, `reading` s each.
 
-    A plain round takes 1 s. Where a session begins the draft has missed the prompt.
+    A plain round takes 1 s. At the start of a session the draft has missed the prompt.
     """
     for n_sessions, n_tokens in ((1, 6000), (30, 300)):
         learned = _core.AdaptiveGamma()
         lost = first = 0.0
         asked_at: list[list[int]] = []
         for _ in range(n_sessions):
-            rests = learned.view()["rest_left"] > 0.0
+            rests = learned.view()["pause_left"] > 0.0
             _core._adaptive_gamma_start(learned, n_prompt)
-            missed = n_prompt if rests else 0  # it is told of the prompt at once where it does not rest
+            missed = n_prompt if rests else 0  # unless paused, it gets the prompt at once
             asked_at.append([])
             for i in range(n_tokens):
                 asked = _core._adaptive_gamma_begin(learned, 1, 4)
@@ -161,16 +161,16 @@ def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(
             first = first or lost
         if n_sessions > 1:
             assert first < 0.1 * n_tokens and lost - first < 0.01 * (n_sessions - 1) * n_tokens
-            n_tried = sum(min(tried, default=9) < 5 for tried in asked_at)  # where a text begins
+            n_tried = sum(min(tried, default=9) < 5 for tried in asked_at)  # at the start of a text
             assert n_tried > (20 if n_prompt * reading <= 1 else 5)
-        else:  # what a text of some length has to be read for at once is paid back later
+        else:  # reading a longer text at once is paid back later
             assert lost < (0.035 if reading > 0.02 else 0.02) * n_tokens
             assert asked_at[0][-1] > n_tokens / 4  # it is not forgotten
 
 
 @needs_hooks
 def test_drafting_comes_back_when_it_pays() -> None:
-    """After a rest, which takes at most 4096 times what a guess costs: 600 tokens here."""
+    """After a pause of at most 4096 times the cost of a proposal: 600 tokens here."""
     play = Play(World(SLOPE, 0.1, alike(0.0)), 2)
     play.rate(1000)
     play.world = World(SLOPE, 0.1, alike(0.8))
@@ -231,7 +231,7 @@ def test_slow_rounds_do_not_add_up() -> None:
 
 @needs_hooks
 def test_in_a_batch_rows_are_those_of_all() -> None:
-    """Eight sequences: rows beyond 16 are dear, so each guesses one or two; a single one would guess more."""
+    """Eight sequences: rows beyond 16 are expensive, so each drafts one or two; alone it would draft more."""
     verify = lambda m: 1.0 + 0.01 * m + 0.2 * max(0, m - 16)  # noqa: E731
     world = World(verify, 0.005, alike(0.7))
     play = Play(world, 5)
@@ -252,8 +252,8 @@ def new_session(target: Any, draft: Any, prompts: Any, **how: Any) -> Session:
     return Session(target, draft, prompts, seeds=seeds, **how)
 
 
-def test_only_what_a_session_has_learnt_is_taken() -> None:
-    """There is no other way to the estimates, so none can be wrong."""
+def test_only_what_a_session_has_learned_is_taken() -> None:
+    """Estimates come from sessions only, so none can be wrong."""
     target = build(LLAMA, random_tensors(LLAMA))
     for wrong in ([0.0], np.zeros(900), 1.0, specdec.AdaptiveGamma()):
         with pytest.raises(TypeError, match="adaptive_gamma: expected specdec._core.AdaptiveGamma, not"):
@@ -292,7 +292,7 @@ def conditional(seed: int, sharpness: float) -> Any:
 
 
 def stopped_chains(draft: Any, learned: _core.AdaptiveGamma, longest: int) -> Iterator[Drafts]:
-    """Every chain of guesses that the policy makes, which goes on or stops by the confidences so far."""
+    """Every chain of draft tokens that the policy makes, which stops depending on the confidences so far."""
 
     def grow(tokens: Tokens, rows: list[np.ndarray], probability: float) -> Iterator[Drafts]:
         confidences = [float(row[token]) for row, token in zip(rows, tokens, strict=True)]
@@ -313,7 +313,7 @@ def stopped_chains(draft: Any, learned: _core.AdaptiveGamma, longest: int) -> It
 def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None:
     """Summed over all chains that the learned policy makes and all random numbers of the compiled rule."""
     target, draft = conditional(1, 1.0), conditional(2, 1.5)
-    # Sure guesses are good, others are not: so chains stop after the first unsure guess.
+    # Only confident draft tokens are good, so chains stop after the first other one.
     play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)]), 6)
     play.rate(800)
     # not one of the rounds without drafting
@@ -337,12 +337,12 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
 
 @needs_hooks
 @pytest.mark.parametrize("name", ["model", "bigram"])
-def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -> None:
-    """What the core drafts with a learned policy, sampling: the proposals that it makes are all there are.
+def test_no_draft_token_is_dropped_after_a_look_at_it(name: str, tmp_path: Path) -> None:
+    """Sampling with a learned policy: the core's proposals are all possible ones.
 
-    Were a drawn guess left out for its own token, the proposal without it would come besides those that go
-    on, and the probabilities of all proposals, products of what their nodes were drawn from, would add up to
-    more than 1. Those of the rare ones that have not come up are missing.
+    If a drawn token were dropped because of its value, the proposal without it would be counted besides
+    those with further tokens, and the probabilities of all proposals, products of their nodes', would add up
+    to more than 1. Rare proposals that did not occur are missing.
     """
     settings = llama_config(vocab_size=N_VOCAB, hidden_size=16, intermediate_size=24)
     tensors = {key: array * 1.5 for key, array in tensors_for(settings, seed=3).items()}
@@ -415,21 +415,21 @@ def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
             assert got == wanted and np.array_equal(got.logits, wanted.logits)
 
 
-def test_what_was_learnt_stays(models: Models) -> None:
+def test_what_was_learned_stays(models: Models) -> None:
     auto = AdaptiveGamma()
     assert auto.to_dict() == {} and repr(auto) == "specdec.AdaptiveGamma()"
     options: dict[str, Any] = {"gamma": auto, "max_new_tokens": 40, "ignore_eos": True, "n_threads": 1}
     trace = specdec.generate(models.target, models.draft, "It was", **options).trace
-    # The first round is a plain one: what drafting is held against must be known.
+    # The first round is plain, as a baseline for drafting.
     assert trace.rounds[0].origin == ("target",) and trace.rounds[0].draft_s == 0.0
     assert trace.n_drafted > 0 and all(r.n_drafted <= AUTO_GAMMA for r in trace.rounds)
-    # t(1) is known by now. Whether drafting pays is a matter of times: a busy machine may say no, not always.
+    # t(1) is known by now. Whether drafting pays depends on times: a busy machine may say no, not always.
     again = (specdec.generate(models.target, models.draft, "It was", **options) for _ in range(8))
     assert any(one.trace.rounds[0].drafted for one in again)
     assert "gamma" in repr(auto) and "target ms" in str(auto) and "<table>" in auto._repr_html_()
     found = auto.to_dict()
     assert found["target_s"][0] > 0 and sum(n for *_, n in found["by_confidence"]) > 5
-    # Another way of sampling, another draft: other estimates.
+    # Other sampling or another draft has other estimates.
     sampled = specdec.generate(models.target, models.draft, "It was", temperature=1.0, **options)
     assert sampled.trace.rounds[0].drafted == ()
     other = specdec.generate(models.target, DRAFTS["bigram"](models), "It was", **options)
@@ -442,7 +442,7 @@ def test_what_was_learnt_stays(models: Models) -> None:
 
 
 def test_estimates_go_with_their_drafts(models: Models) -> None:
-    """Also with an object of the caller, which is known again."""
+    """Also for a user's object, which is recognized."""
 
     class Same:
         def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
@@ -480,10 +480,10 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
 
     key = RunType.key
 
-    def interrupted(kind: RunType) -> Any:
+    def interrupted(run_type: RunType) -> Any:
         monkeypatch.setattr(RunType, "key", key)
         run()
-        return kind.key
+        return run_type.key
 
     monkeypatch.setattr(RunType, "key", property(interrupted))
     thread = threading.Thread(target=run, daemon=True)  # one that waits for itself does not stop the tests
@@ -496,7 +496,7 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
 
 
 def test_a_function_says_how_many_to_draft(models: Models) -> None:
-    """For each sequence, also for those that take the place of others."""
+    """For each sequence, also for those that replace others."""
     seen: list[tuple[int, int]] = []
 
     def policy(rounds: Sequence[specdec.Round]) -> int:

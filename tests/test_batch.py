@@ -1,4 +1,4 @@
-"""Many prompts in few places: each result is that of its own run, beginnings are shared, budgets kept."""
+"""Many prompts in few slots: results equal single runs, prefixes are shared, budgets kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Pair = tuple[specdec.Model, specdec.Model]
 
 SYSTEM = [1, 30, 31, 7, 12, 44, 9, 50, 51, 30, 31, 7]
-# Of different lengths; some begin alike, are beginnings of others, or equal; one nearly fills the context.
+# Of different lengths; some share prefixes, are prefixes of others, or equal; one nearly fills the context.
 PROMPTS: list[Any] = [
     [*SYSTEM, 5], [7], [*SYSTEM, 6, 20], "abcab", SYSTEM, [*SYSTEM, 5], SYSTEM[:3], list(range(3, 61)),
     [*SYSTEM, *range(20, 60), *range(3, 40)], [1], [*SYSTEM[:6], 40, 41], "abc", [7, 7, 7],
@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def alone(target: Any, draft: Any, prompts: list[Any], seed: int, **options: Any) -> list[specdec.Result]:
-    """Every prompt in a run of its own."""
+    """Run every prompt by itself."""
     return [
         specdec.generate(target, draft, prompt, seed=[(seed, i)], **options)
         for i, prompt in enumerate(prompts)
@@ -40,7 +40,7 @@ def alone(target: Any, draft: Any, prompts: list[Any], seed: int, **options: Any
 
 
 def assert_same(results: list[specdec.Result], expected: list[specdec.Result]) -> None:
-    """To the last bit, in order, guesses included."""
+    """To the last bit, in order, including draft tokens."""
     assert len(results) == len(expected)
     for one, other in zip(results, expected, strict=True):
         assert one == other and one.seed == other.seed and np.array_equal(one.logits, other.logits)
@@ -71,7 +71,7 @@ def test_results_are_those_of_single_runs(pair: Pair, settings: str, drafting: b
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
-def test_copied_beginnings_have_the_bits_of_computed_ones(dtype: str) -> None:
+def test_copied_prefixes_have_the_bits_of_computed_ones(dtype: str) -> None:
     """In every format of the cache, for lengths around its panels of 32, and across a sliding window."""
     for window, cache_dtype in ((0, "f32"), (0, "bf16"), (7, "bf16")):
         config = LLAMA | {"sliding_window": window}
@@ -129,14 +129,14 @@ def test_the_round_in_which_a_sequence_ends_is_the_last_of_a_call(models: Any) -
     assert n_new == [20, 20, 20]
 
 
-# ---------------------------------------------------------------------------------------- shared beginnings
+# ---------------------------------------------------------------------------------------- shared prefixes
 
 
 @needs_hooks
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "draft"])
 @pytest.mark.parametrize("batch_size", [1, 2, 8])
-def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_size: int) -> None:
-    """By the target and by the draft, for prompts that begin together and for those that come later."""
+def test_a_common_prefix_is_computed_once(models: Any, drafting: bool, batch_size: int) -> None:
+    """By target and draft, for prompts that start together and for later ones."""
     target, draft = models[0], models[1] if drafting else None
     system = [(7 * i) % 90 for i in range(100)]
     prompts = [[*system, 91 + i, 5, i] for i in range(8)]
@@ -144,19 +144,19 @@ def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_
     def work_of_prefill(texts: list[list[int]]) -> int:
         session = new_session(target, draft, texts[:batch_size], max_new_tokens=3, n_text=110)
         total, n_texts = 0, len(texts)
-        for place in itertools.cycle(range(batch_size)):
+        for slot in itertools.cycle(range(batch_size)):
             with counted_work() as work:
                 session.prefill()
             total += work.blocks
             texts = texts[batch_size if len(texts) == n_texts else 1 :]
             if not texts:
                 return total
-            session.finish(place)
-            session.replace(place, texts[0], (0, 0))
+            session.finish(slot)
+            session.replace(slot, texts[0], (0, 0))
         raise AssertionError
 
     of_a_token = blocks_of_a_token(target, draft)
-    # the last token of a prompt is the root of the first round; where that drafts, it is not read before
+    # the last token of a prompt is the root of the first round; if that drafts, it is not read before
     own = 2 if drafting else 3
     assert work_of_prefill(prompts) == of_a_token * (100 + 8 * own)
     strangers = [[91 + i, *prompt] for i, prompt in enumerate(prompts)]
@@ -166,9 +166,9 @@ def test_a_common_beginning_is_computed_once(models: Any, drafting: bool, batch_
 @needs_hooks
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "draft"])
 def test_short_prompts_are_read_together(drafting: bool) -> None:
-    """As many as a slice of 64 tokens holds; one that begins as another being read does waits for that.
+    """As many as fit a slice of 64 tokens; one that shares a prefix with another being read waits for it.
 
-    Plain decoding reads the last token of a prompt too, where others of it are left to read.
+    Plain decoding also reads the last token of a prompt, with others that are left to read.
     """
     tensors = random_tensors(LLAMA)
     with prompts_in_slices_of(64):
@@ -176,7 +176,7 @@ def test_short_prompts_are_read_together(drafting: bool) -> None:
     given = models[: 1 + drafting]
 
     def count(prompts: list[list[int]]) -> tuple[int, int]:
-        """Forwards of each model, and tokens read."""
+        """Forward passes of each model, and tokens read."""
         session = new_session(models[0], models[1] if drafting else None, prompts)
         with counted_work() as work:
             session.prefill()
@@ -197,19 +197,19 @@ def test_short_prompts_are_read_together(drafting: bool) -> None:
 
 @pytest.mark.parametrize("budget", [5, 6, 8, 11, 17, 24, 25, 26, 100])
 def test_a_node_budget_is_kept_and_shared_fairly(models: Any, budget: int) -> None:
-    target = models[0]  # its own draft: all guesses are accepted, so texts grow as fast as they may guess
+    target = models[0]  # its own draft: all draft tokens are accepted, so texts grow fast
     prompts = [[3 * i + 1] for i in range(5)]
     session = new_session(target, target, prompts, max_new_tokens=200, node_budget=budget)
     session.prefill()
-    n_new, guesses = np.zeros(5), np.zeros(5)
+    n_new, draft_tokens = np.zeros(5), np.zeros(5)
     for records in iter(session.round, []):
         assert sum(r["n_rows"] for r in records) <= budget
         drafted = [len(r["drafted"]) for r in records]
         if n_new.max() + 5 < 200:  # no text ends
             assert len(drafted) == 5 and sum(drafted) == min(5 * 4, budget - 5)
             assert max(drafted) - min(drafted) <= 1
-            guesses += drafted
-            assert guesses.max() - guesses.min() <= 1, "a sequence gets fewer guesses than others"
+            draft_tokens += drafted
+            assert draft_tokens.max() - draft_tokens.min() <= 1, "budgets differ by more than 1"
         for record in records:
             n_new[record["sequence"]] += len(record["tokens"])
     assert list(n_new) == [200] * 5
@@ -232,15 +232,15 @@ def test_who_wants_fewer_leaves_the_rest_to_others(models: Any) -> None:
     session.prefill()
     wants = [1, 12, 0, 12, 2]
 
-    def guesses() -> list[int]:
+    def draft_tokens() -> list[int]:
         return [len(record["drafted"]) for record in session.round(gammas=wants)]
 
-    assert guesses() == [1, 4, 0, 4, 2]
+    assert draft_tokens() == [1, 4, 0, 4, 2]
     wants = [1, 12, 0, 11, 1]
-    rounds = [guesses() for _ in range(4)]
+    rounds = [draft_tokens() for _ in range(4)]
     assert sorted(map(tuple, rounds)) == [(1, 4, 0, 5, 1)] * 2 + [(1, 5, 0, 4, 1)] * 2
     wants = [2, 1, 0, 1, 2]
-    assert guesses() == wants
+    assert draft_tokens() == wants
 
 
 @pytest.mark.parametrize("settings", ["greedy", "coupled"])
@@ -268,10 +268,10 @@ def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> 
 # ---------------------------------------------------------------------------------- arguments, ends, memory
 
 
-@pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("failing", ["admit", "prefill_slice", "round"])
-def test_a_failure_half_way_closes_the_session(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, failing: str, kind: type[BaseException]
+def test_a_failure_in_between_closes_the_session(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, failing: str, error: type[BaseException]
 ) -> None:
     class Failing(RecordedSession):
         n_calls = 0
@@ -284,14 +284,14 @@ def test_a_failure_half_way_closes_the_session(
             def call(*arguments: Any, **options: Any) -> Any:
                 self.n_calls += 1
                 if self.n_calls == 3:
-                    raise kind
+                    raise error
                 return method(*arguments, **options)
 
             return call
 
     monkeypatch.setattr("specdec._core.Session", Failing)
     closed = RecordedSession.closed
-    with pytest.raises(kind):
+    with pytest.raises(error):
         specdec.generate(*pair, [[1], [2], [3], [4], [5]], batch_size=1, ignore_eos=True, max_new_tokens=5)
     assert RecordedSession.closed == closed + 1
 
@@ -304,8 +304,8 @@ def test_times_are_those_of_what_a_text_shared_its_rounds_with(pair: Pair) -> No
 
 
 @needs_hooks
-def test_refilled_places_leave_nothing_behind(pair: Pair) -> None:
-    """Nor does a batch that is left in its middle by an exception."""
+def test_refilled_slots_leave_nothing(pair: Pair) -> None:
+    """Nor does a batch that ends with an exception."""
 
     def work() -> None:
         specdec.generate(*pair, PROMPTS, batch_size=2, max_new_tokens=8, node_budget=6)

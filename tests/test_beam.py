@@ -298,7 +298,7 @@ def test_a_progress_bar_counts_steps(pair: Pair, capsys: pytest.CaptureFixture[s
     assert "17/17" in capsys.readouterr().err
 
 
-def test_the_length_penalty_orders_what_was_found(pair: Pair) -> None:
+def test_the_length_penalty_orders_hypotheses(pair: Pair) -> None:
     target, draft = pair
     options: dict[str, Any] = {"width": 5, "max_new_tokens": 12, "stop": [20, 33, 40, 41]}
     out = specdec.beam_search(target, draft, PROMPT, **options)
@@ -350,7 +350,7 @@ def test_another_vocabulary_is_refused(pair: Pair, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the core
 
 
-def test_calls_out_of_turn_are_refused() -> None:
+def test_calls_in_the_wrong_order_are_refused() -> None:
     options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 1, "max_new_tokens": 3}
     run = _core.BeamSearch(TARGET, None, PROMPT, **options)
     assert run.beams() == [{"tokens": [], "score": 0.0, "ended": False}]
@@ -385,7 +385,7 @@ def overflowing() -> _core.Model:
     return model
 
 
-def test_logits_that_are_no_numbers_end_the_search(overflowing: _core.Model) -> None:
+def test_non_finite_logits_end_the_search(overflowing: _core.Model) -> None:
     options: dict[str, Any] = {"width": 2, "draft_width": 2, "gamma": 0, "max_new_tokens": 3}
     run = _core.BeamSearch(overflowing, None, PROMPT, **options)
     read_prompts(run)

@@ -62,7 +62,7 @@ def found(pair: Pair, folder: Path) -> Bench:
 
 
 class Knowing:
-    """A draft that guesses a text that it was given, whatever comes."""
+    """A draft that proposes a given text, whatever comes."""
 
     def __init__(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
         self.text = [*prompt, *tokens]
@@ -80,15 +80,15 @@ class EndsBy(ToyTokenizer):
 
 
 def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> None:
-    """The draft goes on behind the end with what the target would say; only what stands counts."""
+    """The draft continues past the end with the target's tokens; only tokens in the result count."""
     path, _ = write_pair(tmp_path)
     prompt = specdec.load(path, tokenizer=ToyTokenizer()).check_ids("ab ab").tolist()
     tokens = greedy_tokens(specdec.load(path, tokenizer=False), prompt, 20)
-    first = {token: place for place, token in reversed(list(enumerate(tokens)))}
-    place = max(place for place in first.values() if place < 7)  # within the second round of five tokens
-    target = specdec.load(path, tokenizer=EndsBy(tokens[place]))
+    first = {token: index for index, token in reversed(list(enumerate(tokens)))}
+    index = max(index for index in first.values() if index < 7)  # within the second round of five tokens
+    target = specdec.load(path, tokenizer=EndsBy(tokens[index]))
     found = specdec.bench(target, Knowing(prompt, tokens), ["ab ab"], gamma=4, repeats=1, n_threads=1)
-    n, n_rounds = place + 1, place // 5 + 1
+    n, n_rounds = index + 1, index // 5 + 1
     assert [len(answer.replies[0].tokens) for answer in found.answers[0]] == [n]
     assert found.answers[0][0].replies[0].finish_reason == "stop"
     row = found["prompts"]
@@ -98,7 +98,7 @@ def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> N
 
 
 def test_answers_are_those_of_generate(pair: Pair, found: Bench) -> None:
-    """Turn by turn; without a chat template a text goes on behind an empty line."""
+    """Turns follow each other; without a chat template, after an empty line."""
     target, draft = pair
     assert len(found.answers) == len(found.plain_answers) == 2
     for question, answer in zip(found.questions, found.answers[1], strict=True):
@@ -140,7 +140,7 @@ def test_figures_by_their_definitions(pair: Pair, found: Bench) -> None:
 
 
 def lines_of(folder: Path, run: int, name: str) -> list[dict[str, Any]]:
-    """The lines of a file of answers, each with its one choice beside."""
+    """Lines of a file of answers, each with its only choice."""
     lines = [json.loads(line) for line in (folder / f"run_{run}" / f"{name}.jsonl").read_text().splitlines()]
     for line in lines:
         (line["choice"],) = line["choices"]
@@ -148,7 +148,7 @@ def lines_of(folder: Path, run: int, name: str) -> list[dict[str, Any]]:
 
 
 def test_speeds_by_their_definitions(found: Bench, folder: Path) -> None:
-    """From the files, as Spec-Bench's own script reads them, and the totals beside."""
+    """Totals from the files, as Spec-Bench's own script reads them."""
     row = found["overall"]
     for run in (1, 2):
         both = [lines_of(folder, run, name) for name in ("small-one", "plain")]
@@ -177,7 +177,7 @@ def test_speeds_by_their_definitions(found: Bench, folder: Path) -> None:
 def test_tables_and_json(pair: Pair, found: Bench) -> None:
     text = str(found)
     assert "small one drafting for target, gamma 3, temperature 0; 8 of 8 answers equal" in text
-    for head in ("letters", "overall", "speed-up (min to max)", "mean acceptance length", "position"):
+    for head in ("letters", "overall", "speed-up (min to max)", "mean accepted length", "position"):
         assert head in text
     values = json.loads(json.dumps(found.to_dict()))
     assert values["rows"][0]["category"] == "letters" and values["settings"]["gamma"] == 3
@@ -331,15 +331,15 @@ def test_an_interrupted_benchmark_goes_on(
     assert again.answers == resumed.answers and again.rows == resumed.rows  # to the last digit of a time
 
 
-@pytest.mark.parametrize("kind", ["SuffixDecoding", "TokenRecycling"])
+@pytest.mark.parametrize("draft_type", ["SuffixDecoding", "TokenRecycling"])
 def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
-    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_type: str
 ) -> None:
     """Its steps are those of a benchmark that was not interrupted, wherever it was."""
     questions = [Question(i, "c", ("ab ab", "ab")) for i in range(3)]
     options: dict[str, Any] = {"max_new_tokens": 12, "repeats": 2, "n_threads": 1, "plain": False}
     monkeypatch.setattr("specdec.analysis.bench._N_WARM_UPS", 0)
-    draft = getattr(specdec.drafts, kind)()
+    draft = getattr(specdec.drafts, draft_type)()
     whole = specdec.bench(pair[0], draft, questions, **options)
     for n_turns in (2, 5, 8):
         turns = iter(range(n_turns))
@@ -353,7 +353,7 @@ def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr("specdec.analysis.bench.generate", interrupted)
             specdec.bench(pair[0], draft, questions, answers=folder, **options)
-        there = lines_of(folder, 1, kind.lower())[0]["choice"]["wall_time"]
+        there = lines_of(folder, 1, draft_type.lower())[0]["choice"]["wall_time"]
         found = specdec.bench(pair[0], draft, questions, answers=folder, **options)
         assert [reply.wall_s for reply in found.answers[0][0].replies] == there
         assert of_replies(found.answers, "steps") == of_replies(whole.answers, "steps")
@@ -362,9 +362,9 @@ def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
 def test_answers_with_other_settings_or_questions_are_refused(pair: Pair, found: Bench, folder: Path) -> None:
     options = {**OPTIONS, "answers": folder}
     pair = pair[0], {"small one": pair[1]}
-    with pytest.raises(InputError, match=r"settings.json: gamma is 3; expected 2, as of this run"):
+    with pytest.raises(InputError, match=r"settings.json: gamma is 3; expected 2, as in this run"):
         specdec.bench(*pair, QUESTIONS, **{**options, "gamma": 2})
-    with pytest.raises(InputError, match=r"run_1/plain.jsonl: has an answer to another question 7; expected"):
+    with pytest.raises(InputError, match=r"run_1/plain.jsonl: has the answer to a different question 7"):
         specdec.bench(*pair, [Question(7, "letters", ("other",))], **options)
     fewer = specdec.bench(*pair, QUESTIONS[:1], **{**options, "repeats": 1})
     assert fewer.answers[0] == found.answers[0][:1]
@@ -382,17 +382,17 @@ DAMAGES: list[tuple[str, list[str | int], Any]] = [
 """Fields that are refused, where a line is changed, and to what."""
 
 
-@pytest.mark.parametrize("field, place, value", DAMAGES, ids=range(len(DAMAGES)))
+@pytest.mark.parametrize("field, keys, value", DAMAGES, ids=range(len(DAMAGES)))
 def test_damaged_answers(
-    pair: Pair, folder: Path, tmp_path: Path, found: Bench, field: str, place: Any, value: Any
+    pair: Pair, folder: Path, tmp_path: Path, found: Bench, field: str, keys: Any, value: Any
 ) -> None:
     copytree(folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "run_1" / "plain.jsonl"
     lines = path.read_text().splitlines()
     whole = inner = json.loads(lines[1])
-    for step in place[:-1]:
+    for step in keys[:-1]:
         inner = inner[step]
-    inner[place[-1]] = value
+    inner[keys[-1]] = value
     asked = pair[0], {"small one": pair[1]}, QUESTIONS
     for line, where in ((json.dumps(whole), f": {field}"), ("[]", ": values"), ("{", "")):
         path.write_text("\n".join([lines[0], line, lines[2]]) + "\n")
@@ -401,7 +401,7 @@ def test_damaged_answers(
 
 
 def test_files_that_cannot_be_written(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Because of another program, or a file in place of a folder."""
+    """Because of another program, or a file in index of a folder."""
     path = tmp_path / "run_1" / "plain.jsonl"
 
     def disturbed(*args: Any, **options: Any) -> Any:
@@ -417,14 +417,14 @@ def test_files_that_cannot_be_written(pair: Pair, tmp_path: Path, monkeypatch: p
             specdec.bench(pair[0], None, QUESTIONS, answers=folder, **OPTIONS)
 
 
-def test_questions_without_room(pair: Pair) -> None:
+def test_questions_that_do_not_fit(pair: Pair) -> None:
     """The context has 96 tokens."""
     turns = ("a" * 200,), ("ab", "a" * 80), ("ab",)
     questions = [Question(i, "c", one) for i, one in enumerate(turns, 1)]
     options = {**OPTIONS, "repeats": 1}
     for asked, skip, message in (
         (questions, {}, r"1 question cannot be asked: 1: prompt: .*, or too_long='skip'"),
-        (questions[1:], {}, r"question 2, turn 2: prompt: .* expected turns that fit"),
+        (questions[1:], {}, r"question 2, turn 2: prompt: .* expected shorter turns"),
         (questions[:1], {"too_long": "skip"}, "cannot be asked"),
     ):
         with pytest.raises(InputError, match=message):
@@ -433,7 +433,7 @@ def test_questions_without_room(pair: Pair) -> None:
     assert [question.id for question in found.questions] == [2, 3]
     assert [question_id for question_id, _ in found.skipped] == [1, 2]
     assert found.skipped[1][1].startswith("turn 2: ")
-    assert found["c"].n_turns == 2 and "not to the end: 2 questions" in str(found)
+    assert found["c"].n_turns == 2 and "2 questions skipped or incomplete" in str(found)
 
 
 def test_a_question_that_is_cut_in_one_run_alone_is_named(pair: Pair, monkeypatch: Any) -> None:
@@ -454,7 +454,7 @@ def test_a_question_that_is_cut_in_one_run_alone_is_named(pair: Pair, monkeypatc
 
 def test_questions_are_texts(pair: Pair) -> None:
     target = specdec.load(pair[0].path, tokenizer=False)
-    with pytest.raises(InputError, match="has no tokenizer; expected one, as questions are texts"):
+    with pytest.raises(InputError, match="has no tokenizer; expected one for questions"):
         specdec.bench(target, None, ["a"])
 
 

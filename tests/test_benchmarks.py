@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
+from benchmarks.interleaved import core_model_and_formats
 from benchmarks.kernels import n_matrix_bytes
 from benchmarks.machine import FILE_BYTES, WEIGHT_BYTES
 from benchmarks.peers.comparing import Column, Contest
@@ -24,7 +25,6 @@ from benchmarks.peers.engine import CACHE, CELLS
 from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
 from benchmarks.shapes import write_gguf
-from benchmarks.turns import core_model_and_formats
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}
@@ -87,23 +87,23 @@ def test_a_speedup_above_the_tokens_per_run_is_an_error_of_measuring() -> None:
     assert Speedup.over([2.1, 1.6, 3.2], [2.0, 1.5, 3.5]).invalid  # each with the tokens of its own run
 
 
-def test_plain_decoding_takes_part_in_every_turn() -> None:
+def test_plain_decoding_runs_in_every_repeat() -> None:
     asked: list[tuple[int, int]] = []
 
-    def run(turn: int, gamma: int) -> list[dict[str, Any]]:
-        asked.append((turn, gamma))
+    def run(repeat: int, gamma: int) -> list[dict[str, Any]]:
+        asked.append((repeat, gamma))
         found = {"seconds": 1.0 / (1 + gamma), "n_tokens": 8, "n_calls": 2, "tokens": [[1]], "rounds": []}
         return [found, found | {"seconds": 2.0}]
 
     cells = decodings.run_cells([1, 2], run, 2, 0, equal=True)
-    assert asked == [(turn, gamma) for turn in range(3) for gamma in (0, 1, 2)]  # the first warms up
+    assert asked == [(repeat, gamma) for repeat in range(3) for gamma in (0, 1, 2)]  # the first warms up
     assert cells[2].speedup == Speedup(3.0, 3.0, 3.0, 4.0, False)
     assert cells[2].against == Spread(6.0, 6.0, 6.0)
 
-    def wrong(turn: int, gamma: int) -> list[dict[str, Any]]:
+    def wrong(repeat: int, gamma: int) -> list[dict[str, Any]]:
         return [{"tokens": [[gamma]]}]
 
-    with pytest.raises(RuntimeError, match="not that of plain decoding"):
+    with pytest.raises(RuntimeError, match="differs from plain decoding"):
         decodings.run_cells([1], wrong, 1, 0, equal=True)
 
 
@@ -115,7 +115,7 @@ def test_builds_alternate() -> None:
 
     builds = Builds(None, order, number=0)
     builds.all += Builds(None, order, number=1).all
-    assert [builds.ask(turn, "ask") for turn in range(3)] == [[0, 1]] * 3
+    assert [builds.ask(repeat, "ask") for repeat in range(3)] == [[0, 1]] * 3
     assert calls == [0, 1, 1, 0, 0, 1]
 
 
@@ -123,7 +123,7 @@ TOY = {
     "forward": "--models eight --dtypes f32 --rows 2 --cache 8",
     "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
-    "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
+    "drafts": "--tokens 4 --drafts random --texts list --gamma 2 --temperature 1",
     "products": "--models eight --dtypes f32 bf16 int8 --rows 1 3",
 }
 
@@ -185,7 +185,7 @@ def test_bursts_of_peers_begin_with_the_same_cache() -> None:
 def test_every_setting_of_specdec_is_compared_with_peers_alone() -> None:
     times = {"specdec": [3.0, 3.0], "specdec, tiles": [1.0, 1.0], "one": [2.0, 4.0], "other": [6.0, 8.0]}
     contest = Contest({name: Column({"cell": values}) for name, values in times.items()})
-    contest.beside = {name: {"cell": times["specdec"]} for name in list(times)[1:]}
+    contest.paired = {name: {"cell": times["specdec"]} for name in list(times)[1:]}
     assert contest.best("cell", higher_is_better=False) == ("one", Spread.of([2 / 3, 4 / 3]))
     found = contest.best("cell", higher_is_better=False, setting="specdec, tiles")
     assert found == ("one", Spread.of([2.0, 4.0]))
@@ -205,7 +205,7 @@ QUICK = "--repeats 1 --seconds 0.01 --prefill-seconds 0.01 --cells plain prefill
 
 
 @pytest.mark.slow
-def test_specdec_beside_itself_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_specdec_next_to_itself_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = "peers-batch --formats int8 --pairs paper6+paper6 --engines specdec,~auto specdec,~plain"
     plain, drafted = peers(f"{words} --at-once 2 --tokens 4 --repeats 1", tmp_path, monkeypatch)
     assert plain[:2] == (0, 2) and isinstance(plain[2], Spread) and plain[3] == "without a draft"
@@ -214,14 +214,14 @@ def test_specdec_beside_itself_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.oracle
-def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwards_next_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPT-2's layout, whose linear layers torch does not quantize as they are."""
     _, row = peers(f"peers --engines transformers --formats int8 {QUICK}", tmp_path, monkeypatch)[:2]
     assert isinstance(row[1], Spread) and isinstance(row[2], Spread)
     assert 0.01 < row[-1] < 0.3  # quantized, and the same model
 
 
-def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_hooks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(target: Any, draft: Any, prompts: Any, **options: Any) -> None:
         raise ValueError(f"draft: there is no method '{draft[0]}'")
 
@@ -243,7 +243,7 @@ def test_two_builds(tmp_path: Path) -> None:
 
 def test_bytes_of_gguf_files_are_those_of_their_types(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
-    sizes = {kind.name.lower(): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
+    sizes = {ggml_type.name.lower(): sizes for ggml_type, sizes in gguf.GGML_QUANT_SIZES.items()}
     for name, n_bytes in FILE_BYTES.items():
         if name in sizes and name not in WEIGHT_BYTES:
             assert n_bytes == sizes[name][1] / sizes[name][0], name

@@ -11,7 +11,7 @@ import pytest
 
 import specdec
 from exact import Proposal, Rule, cells, drafts, independent, question, without_replacement
-from specdec import drafts as ways_to_draft
+from specdec import drafts as draft_types
 from specdec import reference, theory
 from tables import models, shapes
 from weights import verify_core
@@ -95,8 +95,8 @@ def test_betas_of_a_coupled_run_are_of_the_coupling() -> None:
 
 
 DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
-    "lookahead": lambda small: ways_to_draft.Lookahead(), "model": lambda small: small,
-    "tree": lambda small: ways_to_draft.ModelDraft(small, tree=ways_to_draft.ParallelChains(3)),
+    "lookahead": lambda small: draft_types.Lookahead(), "model": lambda small: small,
+    "tree": lambda small: draft_types.ModelDraft(small, tree=draft_types.ParallelChains(3)),
 }  # fmt: skip
 COUPLED = {"temperature": 1.0, "verify": "coupled"}
 

@@ -1,4 +1,4 @@
-"""Chat templates: where they are read, what they render, and conversations as prompts of `generate`."""
+"""Chat templates: reading, rendering, and conversations as prompts of `generate`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXTRAS: list[dict[str, Any]] = [
 
 
 def of_transformers(family: str) -> Any:
-    """A tokenizer of transformers with the templates of a family."""
+    """Return a tokenizer of transformers with a family's templates."""
     from transformers import PreTrainedTokenizerFast
 
     templates, tokens, _ = TEMPLATES[family]
@@ -67,7 +67,7 @@ def test_prompts_equal_those_of_transformers(family: str) -> None:
                     continue
                 lacks = [name for name in ("tools", "documents") if name in extra
                          and not ours.reads(name, tools="tools" in extra)]  # fmt: skip
-                if lacks:  # theirs leaves out what it has no place for
+                if lacks:  # theirs ignores variables that it does not use
                     with pytest.raises(InputError, match=f"{lacks[0]} is given, but"):
                         ours.render(messages, **extra, **endings)
                     continue
@@ -86,7 +86,7 @@ def test_prompts_equal_those_of_transformers(family: str) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_ids_equal_those_of_transformers(make_llama: Factory, family: str) -> None:
-    """The folder as `save_pretrained` writes it, and the tokenizer object itself."""
+    """For the folder written by `save_pretrained` and for the tokenizer object."""
     theirs, end = of_transformers(family), TEMPLATES[family][2]
     folder = make_llama(vocab_size=len(theirs), max_position_embeddings=4096)
     models = [specdec.load(folder, tokenizer=theirs)]
@@ -171,7 +171,7 @@ def test_what_a_template_can_use(text: str, found: str) -> None:
     ],
 )  # fmt: skip
 def test_a_template_cannot_leave_the_sandbox(text: str) -> None:
-    """What is unsafe is an error, or undefined, which renders as nothing; nothing of the caller's changes."""
+    """Unsafe access is an error or undefined; the caller's objects do not change."""
     messages = said("a")
     try:
         found = ChatTemplate(text).render(messages)
@@ -212,14 +212,20 @@ for _ in range(100):
         ({"messages": "Hi"}, "messages is 'Hi'"),
         ({"messages": [3]}, "messages[0] is an int; expected a dict"),
         ({"messages": [{"role": "user", "content": DEEP}]}, "nested more than 64 deep"),
-        ({"messages": said("a", None)}, "the last message is to be continued, but has no text"),
+        ({"messages": said("a", None)}, "the last message has no text to continue"),
         ({"messages": said("a"), "tools": [len]}, "tools[0] is a builtin_function_or_method"),
         ({"messages": said("a"), "tools": 3}, "tools is 3; expected a list of dicts"),
         ({"messages": said("a"), "documents": ["x"]}, "documents[0] is a str"),
-        ({"messages": said("a"), "tools": [WEATHER]}, "tools is given, but smollm has no place for tools"),
-        ({"messages": said("a"), "documents": DOCUMENTS}, "documents is given, but smollm has no place for"),
+        (
+            {"messages": said("a"), "tools": [WEATHER]},
+            "tools is given, but the chat template of smollm ignores it",
+        ),
+        (
+            {"messages": said("a"), "documents": DOCUMENTS},
+            "documents is given, but the chat template of smollm",
+        ),
         ({"messages": said("a"), "add_generation_prompt": "no"}, "add_generation_prompt is 'no'"),
-        ({"messages": said("a", "b"), "chat_template": "{{ messages | length }}"}, "leaves the text of the"),
+        ({"messages": said("a", "b"), "chat_template": "{{ messages | length }}"}, "omits the text of the"),
     ],
 )
 def test_bad_messages(arguments: dict[str, Any], message: str) -> None:
@@ -236,13 +242,13 @@ def test_bad_messages(arguments: dict[str, Any], message: str) -> None:
         ("tools{{ messages[0].content }}tools{# tools #}{{ 'tools' }}", False),
     ],
 )
-def test_templates_with_a_place_for_tools(text: str, reads: bool) -> None:
-    """A place is a name in the template's code."""
+def test_templates_that_take_tools(text: str, reads: bool) -> None:
+    """A template takes tools if its code names the variable."""
     template = ChatTemplate({"default": text, "other": "{{ tools }}"}, source="here")
     assert template.reads("tools") is reads and template.reads("tools", "other")
     assert template.render(said("a"), tools=[]) == template.render(said("a"))
     if not reads:
-        with pytest.raises(InputError, match="here has no place for tools"):
+        with pytest.raises(InputError, match="the chat template of here ignores it"):
             template.render(said("a"), tools=[WEATHER])
     assert WEATHER["function"]["name"] in template.render(said("a"), tools=[WEATHER], chat_template="other")
 
@@ -275,7 +281,7 @@ def test_where_templates_are_read(make_llama: Factory, tmp_path: Path) -> None:
     [
         ("tokenizer_config.json", b'{"chat_template": 3}', "field 'chat_template' is 3; expected a template"),
         ("tokenizer_config.json", b'{"chat_template": [{"name": "a"}]}', "expected a template, or a list"),
-        ("chat_template.jinja", b"\xff", "chat_template.jinja: is no UTF-8: invalid start byte at byte 0"),
+        ("chat_template.jinja", b"\xff", "chat_template.jinja: is not UTF-8: invalid start byte at byte 0"),
         ("special_tokens_map.json", b"[1]", "special_tokens_map.json: holds a JSON list"),
     ],
 )
@@ -309,7 +315,7 @@ def test_generate_takes_messages(make_llama: Factory) -> None:
 
 
 def test_a_reply_ends_with_the_templates_token(make_llama: Factory) -> None:
-    """Also where no file names it as the end of a text."""
+    """Also if no file names that token as EOS."""
     model = make_chat(make_llama, "gemma")
     (end,) = model.chat_end_ids
     assert model.tokenizer is not None and end not in model.tokenizer.eos_ids
@@ -344,7 +350,7 @@ def test_what_ends_a_reply(text: str, ids: tuple[int, ...], make_llama: Factory)
 
 
 class Sentences:
-    """A tokenizer that drops the space at the beginning of a text, as SentencePiece's do."""
+    """A tokenizer that strips a leading space, like SentencePiece's."""
 
     n_vocab, bos_id, eos_ids = 61, None, ()
 
@@ -383,9 +389,9 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         (model, {"messages": said("a"), "chat_template_kwargs": {"tools": 1}}, "has the key 'tools'"),
         (model, {"messages": said("a"), "chat_template_kwargs": {"self": 1}}, "has the key 'self'"),
         (model, {"messages": said("a" * 2100)}, "prompt: there are"),
-        (model, {"prompt": said("a")}, "a conversation goes into messages="),
-        (model, {"prompt": [said("a"), said("b")]}, "a conversation goes into messages="),
-        (model, {"prompt": said("a")[0]}, "a conversation goes into messages="),
+        (model, {"prompt": said("a")}, "pass a conversation as messages="),
+        (model, {"prompt": [said("a"), said("b")]}, "pass a conversation as messages="),
+        (model, {"prompt": said("a")[0]}, "pass a conversation as messages="),
         (model, {"messages": said("a"), "chat_template_kwargs": {"chat_template": "no"}}, "is 'no'; ex"),
         (plain, {"messages": said("a")}, "has no chat template"),
         (bare, {"messages": said("a")}, "loaded without tokenizer"),
@@ -394,7 +400,7 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
         with pytest.raises(InputError) as caught:
             specdec.generate(target, None, **arguments)
         assert message in str(caught.value)
-    with pytest.raises(InputError, match="messages is a list of 2; expected one for stream"):
+    with pytest.raises(InputError, match="messages is a list of 2; expected one prompt"):
         specdec.stream(model, None, messages=[said("a"), said("b")])  # type: ignore[arg-type]
 
 
@@ -403,6 +409,8 @@ def test_tokenizers_that_read_no_special_tokens(make_llama: Factory, shared: Pat
     named = {"chat_template": TEMPLATES["llama 2"][0], "bos_token": "<s>", "eos_token": "</s>"}
     write_json(folder, tokenizer_config=named)
     model = specdec.load(folder, tokenizer=shared / "data/tokenizers/llama2_tokenizer.bin")
-    with pytest.raises(InputError, match="writes the special token '<s>', but .* reads none in a text"):
+    with pytest.raises(
+        InputError, match="writes the special token '<s>', but .* does not parse special tokens"
+    ):
         model.chat_ids(said("a"))
     assert model.chat_end_ids == ()

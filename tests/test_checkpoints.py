@@ -1,4 +1,4 @@
-"""Loaders: what they read, what they hand to the core, and every way in which a file can be wrong."""
+"""Loaders: what they read, what they pass to the core, and every kind of damaged file."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_llama_config_and_tensors(make_llama):
     assert np.array_equal(canonical(folder)["layers.1.attn_k.bias"], stored)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "llama2c"])
-def test_a_file_that_shrinks_is_a_checkpoint_error(kind, make_llama, make_gpt2, tmp_path):
-    """Not a SIGBUS, as a mapped file gives: opened whole, cut short by another program, then read."""
-    if kind == "llama2c":
+@pytest.mark.parametrize("file_format", ["llama", "gpt2", "llama2c"])
+def test_a_file_that_shrinks_is_a_checkpoint_error(file_format, make_llama, make_gpt2, tmp_path):
+    """Truncation by another program raises, instead of SIGBUS as for a mapped file."""
+    if file_format == "llama2c":
         checkpoint = open_checkpoint(write_llama2c(tmp_path / "model.bin"))
         file = checkpoint.path
     else:
-        checkpoint = open_checkpoint((make_llama if kind == "llama" else make_gpt2)())
+        checkpoint = open_checkpoint((make_llama if file_format == "llama" else make_gpt2)())
         file = checkpoint.path / "model.safetensors"
     size, read = file.stat().st_size, []
     ends = rf"{re.escape(str(file))}: ends at byte \d+, within tensor '\S+'; expected {size} bytes"
@@ -197,7 +197,7 @@ def test_default_sampling(make_llama, said, found):
 def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):
     folder = make_llama()
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, name: value}))
-    with pytest.warns(UserWarning, match=f"generation_config.json: field '{name}' is .*; it is left out"):
+    with pytest.warns(UserWarning, match=f"generation_config.json: field '{name}' is .*; ignoring it"):
         assert specdec.load(folder).default_sampling == {"temperature": 1.0}
 
 
@@ -206,7 +206,7 @@ NOWHERE = ["nowhere", "no/such/folder", "./org/name", "/no/such/file.bin", "../x
 
 @pytest.mark.parametrize("name", NOWHERE)
 def test_nothing_there(name, monkeypatch):
-    """No name of the hub."""
+    """The path is not a hub name either."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointNotFoundError, match=re.escape(name)):
         open_checkpoint(name)
@@ -214,11 +214,11 @@ def test_nothing_there(name, monkeypatch):
         specdec.load(name)
 
 
-def test_wrong_kind_of_path(tmp_path, make_llama):
+def test_unsupported_paths(tmp_path, make_llama):
     folder = make_llama()
     (tmp_path / "notes.txt").write_text("hello")
     for path, message in (
-        (folder / "config.json", "give the folder"), (folder / "model.safetensors", "give the folder"),
+        (folder / "config.json", "pass the folder"), (folder / "model.safetensors", "pass the folder"),
         (tmp_path / "notes.txt", r"expected a Hugging Face folder, a GGUF file or a llama2\.c"),
         (tmp_path, r"config\.json"),
     ):  # fmt: skip
@@ -260,7 +260,7 @@ def test_bad_hub_options(path, name, value):
 
 @pytest.mark.oracle
 def test_patterns_of_the_hub():
-    """What is asked for, by the library's own rule of patterns."""
+    """Download patterns match by the library's own rule."""
     from huggingface_hub.utils import filter_repo_objects as filtered
 
     there = ["config.json", "model.safetensors", "onnx/model.safetensors", "chat_template.jinja", "README.md"]
@@ -286,7 +286,7 @@ def test_git_lfs_pointers_are_named(make_llama, tmp_path):
 def test_weights_in_other_formats_are_named(make_llama):
     folder = make_llama()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointNotFoundError, match=r"it has pytorch_model\.bin"):
+    with pytest.raises(CheckpointNotFoundError, match=r"but pytorch_model\.bin; expected"):
         open_checkpoint(folder)
 
 
@@ -423,7 +423,7 @@ def test_tensor_that_the_config_does_not_use(make_llama, name):
 def test_both_names_of_one_tensor(make_gpt2):
     tensors = gpt2_tensors(gpt2_config())
     tensors["wte.weight"] = tensors["transformer.wte.weight"]
-    with pytest.raises(CheckpointError, match=r"'wte\.weight' is held beside 'transformer\.wte\.weight'"):
+    with pytest.raises(CheckpointError, match=r"'wte\.weight' is a duplicate of 'transformer\.wte\.weight'"):
         open_checkpoint(make_gpt2(tensors=tensors))
 
 
@@ -457,8 +457,8 @@ BAD_FILES: dict[str, tuple[Any, int | bytes, str]] = {
     "huge length": (None, b"\xff" * 8 + b"{}", "header length is 18446744073709551615"),
     "not JSON": (b"{nothing", 0, "header is not valid JSON"),
     "not UTF-8": (b'{"\xff": 1}', 0, "header is not valid JSON"),
-    "a list": (b"[]", 0, "header begins with b'\\['"),
-    "space first": (b" {}", 0, "header begins with b' '"),
+    "a list": (b"[]", 0, "header starts with b'\\['"),
+    "space first": (b" {}", 0, "header starts with b' '"),
     "deep": (b'{"a":' * 50_000, 0, "header is not valid JSON"),
     "duplicate": (TWICE, 8, "'a' occurs more than once"),
     "metadata": ({"__metadata__": {"a": 1}}, 0, "'__metadata__'"),
@@ -477,11 +477,11 @@ BAD_FILES: dict[str, tuple[Any, int | bytes, str]] = {
     "overlap": ({"a": entry(), "b": entry(offsets=[4, 12])}, 12, "byte 4 and overlaps tensor 'a'; expected"),
     "hole": ({"a": entry(), "b": entry(offsets=[12, 20])}, 20, "leaves unused bytes after tensor 'a'"),
 }
-"""Header, bytes of data or the whole file, and what is said."""
+"""Header, bytes of data or the whole file, and the message."""
 
 
 def test_what_is_no_regular_file(tmp_path):
-    """A pipe is refused, not waited for."""
+    """A pipe is refused without waiting."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(CheckpointError, match=f"{path}: cannot be read: not a regular file"):
@@ -491,7 +491,7 @@ def test_what_is_no_regular_file(tmp_path):
 
 
 def test_files_are_closed(make_llama):
-    """When the checkpoint goes; also one that was refused."""
+    """Descriptors are closed with the checkpoint, and after a refusal."""
     folder, refused = make_llama("a", n_shards=3), make_llama("b", n_shards=3, hidden_act="none")
     gc.collect()  # what other tests left open
     before = len(os.listdir("/proc/self/fd"))
@@ -517,7 +517,7 @@ def test_bad_safetensors(tmp_path, case):
 
 
 def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
-    """Whatever happens to the bytes: a CheckpointError, or the same tensors as the library reads."""
+    """Random damage gives a CheckpointError, or the same tensors as the library."""
     from safetensors import safe_open
 
     rng = np.random.default_rng(5)
@@ -527,13 +527,13 @@ def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
     path = tmp_path / "damaged.safetensors"
     outcomes = {"both read": 0, "both refuse": 0, "we refuse": 0}
     for _ in range(1500):
-        data, kind = bytearray(good), rng.integers(5)
-        if kind == 0:
+        data, damage = bytearray(good), rng.integers(5)
+        if damage == 0:
             del data[rng.integers(len(data)) :]
-        for _ in range(rng.integers(1, 4) if kind else 0):  # of the header, where damage may pass for sense
-            at = rng.integers(n_header if kind < 4 else len(data))
+        for _ in range(rng.integers(1, 4) if damage else 0):  # of the header, where damage may pass for sense
+            at = rng.integers(n_header if damage < 4 else len(data))
             flipped, written = data[at] ^ (1 << rng.integers(8)), rng.choice(list(b'0123456789[]{}",: FU'))
-            data[at] = flipped if kind == 2 else written
+            data[at] = flipped if damage == 2 else written
         path.write_bytes(data)
         try:
             with safe_open(str(path), framework="np") as library:
@@ -559,7 +559,7 @@ LONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("header", "message"), LONG, ids=["names", "ones", "threes", "large"])
 def test_headers_that_take_no_longer_than_their_length(tmp_path, header, message):
-    """Names are not counted each by itself, a product is not followed to its end, of a million bits."""
+    """Time is linear: names are not rescanned, products stop early."""
     path = tmp_path / "x.safetensors"
     path.write_bytes(raw_safetensors(header, bytes(8)))
     start = time.thread_time()
@@ -578,7 +578,7 @@ def can_be_read(depth: int) -> bool:
 
 
 def test_a_value_nested_as_deeply_as_can_be_read(make_llama):
-    """It may be too deep to be shown or compared, but not to be refused."""
+    """It may be too deep to print or compare, but not to refuse."""
     file = make_llama() / "config.json"
     rope, more = {"a": "HERE"}, {"a": "HERE", "type": "linear"}
     configs = [
@@ -613,7 +613,7 @@ def test_values_that_cannot_be_shown(make_llama, field, value):
 
 
 def test_what_a_file_holds_reaches_no_terminal_unescaped(make_llama, tmp_path):
-    """Escape sequences, marks that turn the direction of text, lone surrogates, names without end."""
+    """Escape sequences, bidirectional marks, lone surrogates, endless names."""
     bad = "\x1b[31mred\x07\u202e\x9b2J\n\ud800"
     path = tmp_path / "x.safetensors"
     index = {"weight_map": {bad: "model-00001-of-00002.safetensors"}}
@@ -657,7 +657,7 @@ NAME = "model.layers.0.mlp.up_proj.weight"
     ("changes", "message"),
     [
         (None, "'weight_map'"), ([], "'weight_map'"), ({"new": "model-00001-of-00002.safetensors"}, "'new'"),
-        ({NAME: None}, f"'{NAME}'.* does not list"), ({NAME: "/etc/passwd"}, '"/etc/passwd"; expected'),
+        ({NAME: None}, f"'{NAME}'.* does not list it"), ({NAME: "/etc/passwd"}, '"/etc/passwd"; expected'),
         ({NAME: "model-00003-of-00002.safetensors"}, "00003-of-00002.safetensors"),
         ({NAME: "../model.safetensors"}, '"../model.safetensors"'), ({NAME: 7}, "no such file|which"),
     ],
@@ -681,7 +681,7 @@ def test_shards_that_do_not_hold_what_the_index_says(make_llama):
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     other = next(file for file in index.values() if file != index[NAME])
     edit_index(folder, lambda i: i["weight_map"].update({NAME: other}))
-    with pytest.raises(CheckpointError, match=f"'{NAME}' .*index.json puts in '{other}'"):
+    with pytest.raises(CheckpointError, match=f"'{NAME}' .*index.json lists it in '{other}'"):
         specdec.load(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointNotFoundError, match="model-00002-of-00002"):
@@ -759,7 +759,9 @@ def test_model_attributes(make_llama):
 def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
     folder = make_llama()
     (folder / "tok512.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"found .*tok512\.bin; expected tokenizer="):
+    with pytest.raises(
+        InputError, match=r"found .*tok512\.bin; expected token ids, or load the model with tokenizer="
+    ):
         specdec.load(folder).logits("text")
 
 
@@ -804,7 +806,7 @@ def test_bad_arguments(make_llama, name, value):
 
 
 def mixed(name: str) -> dict[str, str]:
-    """Matrices in bf16, but one."""
+    """Write matrices in bf16, except one."""
     matrices = (of for of, array in llama_tensors(llama_config()).items() if array.ndim == 2)
     return dict.fromkeys(matrices, "BF16") | ({name: "F32"} if name else {})
 
@@ -822,7 +824,7 @@ def mixed(name: str) -> dict[str, str]:
     ids=range(11),
 )  # fmt: skip
 def test_formats_of_a_model(make_llama, stored, dtype, cache_dtype, expected):
-    """By default bf16 only if every matrix is stored in it; norms may be wider."""
+    """The default is bf16 only if every matrix is stored in it; norms may be wider."""
     folder = make_llama(dtype=stored)
     model, checkpoint = specdec.load(folder, dtype, cache_dtype=cache_dtype), open_checkpoint(folder)
     assert (model.dtype, model.cache_dtype) == expected
@@ -841,7 +843,7 @@ def test_a_weight_too_large_for_a_format_is_named(make_llama):
 
 
 def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
-    """When asked to; and unasked for large checkpoints, in a terminal, with tqdm."""
+    """When requested, and by default for large checkpoints in a terminal with tqdm."""
     folder = make_llama()
     specdec.load(folder)
     assert capsys.readouterr().err == ""
@@ -861,6 +863,6 @@ def test_loading_shows_a_bar(make_llama, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     specdec.load(folder)
     assert capsys.readouterr().err == ""
-    for kind in (InputError, MissingPackageError):
-        with pytest.raises(kind, match="pip install tqdm"):
+    for error_type in (InputError, MissingPackageError):
+        with pytest.raises(error_type, match="pip install tqdm"):
             specdec.load(folder, progress=True)

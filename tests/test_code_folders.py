@@ -1,4 +1,4 @@
-"""Hugging Face folders of codes, in the layout of compressed-tensors: written, read, and what is refused."""
+"""Quantized Hugging Face folders in the layout of compressed-tensors: writing, reading, refusals."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ UP = "model.layers.0.mlp.up_proj"
 Tensors = dict[str, np.ndarray]
 
 
-def folder_of(place: Path, name: str, **changes: Any) -> Path:
-    """A folder of a family with matrices whose rows are multiples of 32."""
+def folder_of(folder: Path, name: str, **changes: Any) -> Path:
+    """Write a folder of a family whose matrix rows are multiples of 32."""
     config = {**CONFIGS[name], "architectures": [name]}
     config |= {key: size for key, size in SIZES.items() if config.get(key)} | changes
     config = {key: value for key, value in config.items() if value is not ...}
-    return write_hf(place, config, random_weights(name, config))
+    return write_hf(folder, config, random_weights(name, config))
 
 
-def llama(place: Path, **changes: Any) -> Path:
-    return folder_of(place, "LlamaForCausalLM", **{"rope_scaling": ..., "model_type": "llama", **changes})
+def llama(folder: Path, **changes: Any) -> Path:
+    return folder_of(folder, "LlamaForCausalLM", **{"rope_scaling": ..., "model_type": "llama", **changes})
 
 
 def same_logits(one: Path, other: Path, *dtype: str) -> bool:
-    """Whether a folder, loaded as it is, has the logits of another one in a number format."""
+    """Return whether a folder as stored has the logits of another one in a number format."""
     a, b = specdec.load(one), specdec.load(other, *dtype)
     source = None if a.config.encoder is None else SOURCE
     return np.array_equal(a.logits(IDS, source), b.logits(IDS, source))
 
 
 def codes_of(packed: np.ndarray, bits: int, n_in: int) -> np.ndarray:
-    """Code i is in bits bits·i … of a row's words, plus half of what they hold."""
+    """Unpack codes: code i is in bits bits·i … of a row's words, with an offset of half the range."""
     words = packed.astype(np.int64) & 0xFFFFFFFF
     at = bits * np.arange(n_in)
     return (words[:, at // 32] >> at % 32 & (1 << bits) - 1) - (1 << bits - 1)
@@ -96,7 +96,7 @@ NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" no
     "name", [name if name in FUSED else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
 def test_families(tmp_path: Path, name: str) -> None:
-    """Matrices that are one in the folder; experts; tied heads of encoder-decoders stay the table."""
+    """Fused matrices, experts, and tied heads of encoder-decoders, which stay the embedding."""
     changes = {"rope_scaling": ...} if name == "Phi3ForCausalLM" else {}
     folder = folder_of(tmp_path / "folder", name, **changes)
     made = specdec.convert(folder, tmp_path / "made", "int8")
@@ -107,14 +107,13 @@ def test_families(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", NOT_LINEAR)
 def test_matrices_that_are_no_linear_layers(tmp_path: Path, name: str) -> None:
     folder = folder_of(tmp_path / "folder", name)
-    message = "whose matrices of codes are in mxfp4"
-    with pytest.raises(UnsupportedModelError, match=message):
+    with pytest.raises(UnsupportedModelError, match="which is quantized in mxfp4"):
         specdec.convert(folder, tmp_path / "made", "int8")
     assert not (tmp_path / "made").exists()
 
 
 def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
-    """They stay numbers, and the list of what is no codes says so."""
+    """They stay unquantized and are listed as ignored."""
     folder = llama(tmp_path / "folder", intermediate_size=88)
     made = specdec.convert(folder, tmp_path / "made", "int4")
     ignored = json.loads((made / "config.json").read_text())["quantization_config"]["ignore"]
@@ -133,25 +132,25 @@ def test_other_files_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_folder(tmp_path: Path) -> None:
-    """From folder to folder in another format of numbers, and from codes to numbers, which is said."""
+    """Conversion between unquantized formats, and dequantization, which warns."""
     folder = llama(tmp_path / "folder")
     assert same_logits(specdec.convert(folder, tmp_path / "f32"), folder)
     half = specdec.convert(folder, tmp_path / "bf16", "BF16")
     assert specdec.load(half).dtype == "bf16" and same_logits(half, folder, "bf16")
     codes = specdec.convert(folder, tmp_path / "codes", "int4")
-    with pytest.warns(UserWarning, match=r"holds codes \(Q4_0, BF16\), which .* in F32, exactly"):
+    with pytest.warns(UserWarning, match=r"is quantized \(Q4_0, BF16\); writing .*F32, exactly"):
         wide = specdec.convert(codes, tmp_path / "wide")
     assert specdec.load(wide).dtype == "f32" and same_logits(codes, wide, "int4")
-    with pytest.warns(UserWarning, match="numbers in F16, rounded"):
+    with pytest.warns(UserWarning, match="weights, F16, rounded"):
         specdec.convert(codes, tmp_path / "narrow", "F16")
     assert same_logits(specdec.convert(codes, tmp_path / "again", "int4"), codes)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-def test_codes_stay_as_they_are(tmp_path: Path, kind: str) -> None:
-    """From a GGUF file to a folder and back, also those that quantizing would not give."""
-    dtype = {"Q8_0": "int8", "Q4_0": "int4"}[kind]
-    path = specdec.convert(llama(tmp_path / "folder"), tmp_path / "model.gguf", kind)
+@pytest.mark.parametrize("ggml_type", ["Q8_0", "Q4_0"])
+def test_codes_stay_as_they_are(tmp_path: Path, ggml_type: str) -> None:
+    """From GGUF to folder and back, also for codes that quantization would not produce."""
+    dtype = {"Q8_0": "int8", "Q4_0": "int4"}[ggml_type]
+    path = specdec.convert(llama(tmp_path / "folder"), tmp_path / "model.gguf", ggml_type)
     tensor = tensors_in(path)["blk.0.attn_q.weight"]
     data = bytearray(path.read_bytes())
     rng = np.random.default_rng(3)
@@ -161,7 +160,7 @@ def test_codes_stay_as_they_are(tmp_path: Path, kind: str) -> None:
     path.write_bytes(data)
     made = specdec.convert(path, tmp_path / "made", dtype)
     assert same_logits(made, path)
-    back = tensors_in(specdec.convert(made, tmp_path / "back.gguf", kind))
+    back = tensors_in(specdec.convert(made, tmp_path / "back.gguf", ggml_type))
     for name, held in tensors_in(path).items():
         if name != "token_embd.weight":
             assert np.array_equal(held.blocks(), back[name].blocks()), name
@@ -175,7 +174,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a new or empty folder"):
         specdec.convert(folder, folder, "int8")
     llama2c = write_llama2c(tmp_path / "model.bin")
-    with pytest.raises(InputError, match="model.bin: expected a folder or a GGUF file"):
+    with pytest.raises(InputError, match="model.bin: is a llama2.c file; expected a folder or a GGUF"):
         specdec.convert(llama2c, tmp_path / "made", tokenizer=False)
     config = json.loads((folder / "config.json").read_text())
     weights = random_weights("LlamaForCausalLM", config)
@@ -186,27 +185,27 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("q8_0", "int8"), ("q4_0", "int4")])
-def test_quantizing_to_blocks(kind: str, dtype: str) -> None:
-    """Of the specification's codes and scales; with several threads and rows that fill no panel."""
+@pytest.mark.parametrize(("ggml_type", "dtype"), [("q8_0", "int8"), ("q4_0", "int4")])
+def test_quantizing_to_blocks(ggml_type: str, dtype: str) -> None:
+    """Codes and scales follow the specification, with several threads and incomplete panels."""
     rows = np.random.default_rng(2).standard_normal((70, 96)).astype(np.float32)
     rows[3, :32], rows[4, 5] = 0.0, 40.0
     codes, scales = reference.formats.quantize(rows, dtype)
     codes = codes.reshape(70, 3, 32)
-    if kind == "q4_0":
+    if ggml_type == "q4_0":
         codes = (codes[..., :16] + 8) | (codes[..., 16:] + 8) << 4
     blocks = np.concatenate([scales[..., None].view(np.uint8), codes.view(np.uint8)], axis=-1)
     for n_threads in (1, 2):
-        assert quantized(rows, kind, n_threads=n_threads).tobytes() == blocks.tobytes()
+        assert quantized(rows, ggml_type, n_threads=n_threads).tobytes() == blocks.tobytes()
 
 
 # ---------------------------------------------------------------------------------------------- read
 
 
 def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: Any) -> None:
-    """Give a folder of codes other tensors (None: take them away), other fields of quantization_config."""
+    """Change tensors of a quantized folder (None removes one) or fields of quantization_config."""
     held: dict[str, Any] = {
-        name: tensor.integers() if tensor.kind in ("I32", "I64") else tensor.array()
+        name: tensor.integers() if tensor.dtype in ("I32", "I64") else tensor.array()
         for name, tensor in tensors_in(folder).items()
     }
     kept = {name: array for name, array in (held | change).items() if array is not None}
@@ -218,14 +217,14 @@ def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: A
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in int4, with rows of 128."""
-    place = tmp_path_factory.mktemp("sound")
-    return specdec.convert(llama(place / "whole", hidden_size=128), place / "codes", "int4")
+    """Return a folder in int4, with rows of 128."""
+    folder = tmp_path_factory.mktemp("sound")
+    return specdec.convert(llama(folder / "whole", hidden_size=128), folder / "codes", "int4")
 
 
 @pytest.fixture
 def codes(tmp_path: Path, sound: Path) -> Path:
-    """A copy of it."""
+    """Return a copy of `sound`."""
     return Path(shutil.copytree(sound, tmp_path / "codes"))
 
 
@@ -237,7 +236,7 @@ def bf16(values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("n_groups", [1, 2, 4])
 @pytest.mark.parametrize("numbers", ["f16", "bf16", "f32"])
 def test_larger_groups_and_other_scales(codes: Path, n_groups: int, numbers: str) -> None:
-    """Groups of 32, 64 and 128 inputs; scales that f16 holds exactly, whatever they are stored in."""
+    """Groups of 32, 64 and 128 inputs; scales that f16 holds exactly, in any dtype."""
     rng = np.random.default_rng(1)
     n_out = tensors_in(codes)[f"{UP}.weight_packed"].shape[0]
     scales = bf16(rng.uniform(0.01, 0.02, (n_out, n_groups)))
@@ -253,7 +252,7 @@ def test_larger_groups_and_other_scales(codes: Path, n_groups: int, numbers: str
 
 
 def test_codes_that_are_not_packed(codes: Path) -> None:
-    """int8 tensors, the layout of int-quantized."""
+    """int8 tensors: the int-quantized layout."""
     held = tensors_in(codes)
     numbers = codes_of(held[f"{UP}.weight_packed"].integers(), 4, 128).astype(np.int8)
     expected = specdec.load(codes).core.matrix("layers.0.mlp_up.weight")
@@ -284,9 +283,9 @@ N_OUT = 96  # of up_proj
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"weight_scale": None}, CheckpointError, r"has no '.*up_proj.weight_scale'; expected one"),
-        ({"weight_shape": None}, CheckpointError, r"has no '.*up_proj.weight_shape' of two numbers"),
-        ({"weight_shape": np.array([3])}, CheckpointError, "of two numbers"),
+        ({"weight_scale": None}, CheckpointError, r"has no '.*up_proj.weight_scale'; expected a tensor"),
+        ({"weight_shape": None}, CheckpointError, r"has no '.*up_proj.weight_shape' of two integers"),
+        ({"weight_shape": np.array([3])}, CheckpointError, "of two integers"),
         ({"weight_shape": np.array([N_OUT, 32])}, CheckpointError, "codes of 8 or 4 bits"),
         ({"weight_shape": np.array([N_OUT, -1])}, UnsupportedModelError, "expected codes of 8 or 4 bits"),
         ({"weight_packed": np.zeros((N_OUT, 12), np.int32)}, UnsupportedModelError, "codes of 8 or 4 bits"),
@@ -298,7 +297,7 @@ N_OUT = 96  # of up_proj
         ({"weight_scale": np.zeros(N_OUT, np.float16)}, CheckpointError, r"expected \[96, groups\]"),
         ({"weight_scale": np.zeros((N_OUT, 4), np.int32)}, CheckpointError, "has dtype I32; expected F32"),
         ({"weight": np.zeros((N_OUT, 128), np.float32)}, CheckpointError, "holds both '.*weight' and"),
-        ({"weight_zero_point": np.zeros((4, 4), np.int32)}, CheckpointError, "expected symmetric codes"),
+        ({"weight_zero_point": np.zeros((4, 4), np.int32)}, CheckpointError, "symmetric weight-only"),
         ({"weight_g_idx": np.zeros(128, np.int32)}, UnsupportedModelError, "inputs in their order"),
         ({"weight_scale": np.full((N_OUT, 4), np.inf, np.float16)}, CheckpointError, "mlp_up.weight: "),
     ],
@@ -371,7 +370,7 @@ def test_transformers_reads_the_same_weights(tmp_path: Path, dtype: str) -> None
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("size", [32, 128])
 def test_codes_that_the_library_packs(codes: Path, bits: int, size: int) -> None:
-    """Of its own compressor, with its scales in bf16; its numbers are ours."""
+    """Its own compressor, with bf16 scales, gives our values."""
     import torch
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -392,7 +391,7 @@ def test_codes_that_the_library_packs(codes: Path, bits: int, size: int) -> None
 
 
 def test_files_of_a_folder_have_a_size(tmp_path: Path) -> None:
-    """A tensor that is larger than the size is a file by itself; the model is that of one file."""
+    """A larger tensor gets its own file; the model equals that of one file."""
     folder = llama(tmp_path / "folder")
     one = specdec.convert(folder, tmp_path / "one", "int4")
     total = (one / "model.safetensors").stat().st_size

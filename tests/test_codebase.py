@@ -243,7 +243,7 @@ def stub_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
             )
 
 
-def test_functions_are_documented_as_the_stub_has_them() -> None:
+def test_text_signatures_match_the_stub() -> None:
     """The text signature of each function has the stub's parameters, in order, with their parameter kinds."""
     wrong = [fault for path, node in stub_functions() if (fault := difference(path, node))]
     assert wrong == []

@@ -67,7 +67,7 @@ class Chat:
 
 
 class Telling(Chat):
-    """A draft that is told of its texts."""
+    """A draft that is notified of its texts."""
 
     def begin(self, sequence: int, prompt: Any) -> None: ...
 
@@ -90,9 +90,9 @@ def partial_mask(chat: Chat) -> Any:
     return functools.partial(lambda chat, probs, tokens: probs, chat)
 
 
-def drafting(wrap: Callable[[Any, specdec.Model], Any], kind: type[Chat] = Chat) -> Callable[..., Chat]:
+def drafting(wrap: Callable[[Any, specdec.Model], Any], chat_type: type[Chat] = Chat) -> Callable[..., Chat]:
     def make(target: specdec.Model, draft: specdec.Model) -> Chat:
-        chat = kind()
+        chat = chat_type()
         chat.stream = specdec.stream(target, wrap(chat, draft), "It was", max_new_tokens=12)
         return chat
 
@@ -136,7 +136,7 @@ def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str) -> Non
 
 
 class Node:
-    """Something that can stand in a cycle and be watched."""
+    """Something that can be in a cycle and be observed."""
 
     made: Any
 

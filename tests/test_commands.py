@@ -70,8 +70,8 @@ def test_greedy_run(embedded: Pair) -> None:
     n, trace = len(wanted.tokens), wanted.trace
     low, high = trace.acceptance_interval()
     for name, value in {
-        "new tokens": f"{n} {n}", "runs of the target": f"{n} {trace.n_calls}",
-        "tokens per run": f"1.00 {trace.tokens_per_call:.2f}",
+        "new tokens": f"{n} {n}", "target forward passes": f"{n} {trace.n_calls}",
+        "tokens per pass": f"1.00 {trace.tokens_per_call:.2f}",
         "acceptance rate α": f"{trace.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f}), per judged token",
         "models": "target embedded (f32), draft embedded (f32)", "outputs": f"identical, all {n} tokens",
     }.items():  # fmt: skip

@@ -1,4 +1,4 @@
-"""Comparisons of drafts of every kind: figures against counts of runs, laws and simulations."""
+"""Comparisons of all draft types, checked against counts of runs, formulas and simulations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
 
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
-    """Counts are those of runs of a draft made anew, prompt after prompt; the one given learns nothing."""
+    """Counts equal runs of a new draft, prompt after prompt; the given draft learns nothing."""
     options: dict[str, Any] = {"temperature": 0.8, "verify": "rejection", "gamma": 4}
     made = DRAFTS[name](world)
     texts = rounds_of(world, made.draft if isinstance(made, drafts.OnlineDraft) else made, **options)
@@ -99,18 +99,18 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gamma 2 is made the fastest; where acceptance and the law of times predict, the law decides."""
+    """Gamma 2 is made the fastest; if acceptance and times predict, the prediction decides."""
 
-    def speedup(way: Any) -> Speedup:
-        ratio = 1.1 if way.gamma == 2 else 0.9
+    def speedup(run: Any) -> Speedup:
+        ratio = 1.1 if run.gamma == 2 else 0.9
         return Speedup((ratio - 0.1, ratio, ratio + 0.1), (9.0, 9.0, 9.0))
 
     use_speedups(monkeypatch, speedup)
-    ways = {"mine": DRAFTS[name](world)}
-    found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8)
+    candidates = {"mine": DRAFTS[name](world)}
+    found = specdec.tune(world.target, candidates, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8)
     assert found.draft == "mine"
     if found.row.by_running:
-        nothing = found.row.reason == "it has drafted nothing"  # which is plain decoding, whatever its times
+        nothing = found.row.reason == "nothing was drafted"  # which is plain decoding, whatever its times
         assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
         assert ("= plain (drafted nothing)" in str(found)) == nothing
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2)) and found.idealised_gamma is None
@@ -144,13 +144,13 @@ def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
     found = specdec.compare(world.target, {"it": world.draft}, prompts, n_tokens=3000, **options).rows[0]
     alpha, low, high = measured.rows[0].rates
     assert found.alpha == pytest.approx(alpha, abs=2 * (high - low))
-    # with one guess a round the tokens of a run are 1 + alpha, equation (1)
+    # with one draft token per round the accepted length is 1 + alpha, equation (1)
     assert found.tokens_per_call == pytest.approx(1 + alpha, abs=0.06)
     assert found.tokens_low < 1 + alpha < found.tokens_high
 
 
 def text_of(rounds: list[tuple[int, int, int]], **seconds: float) -> Any:
-    """A run of chains: guesses, accepted, kept of each round."""
+    """A run of chains: draft tokens, accepted, kept of each round."""
     seconds = {"draft_s": 0.0, "verify_s": 1.0, "other_s": 0.0} | seconds
     made = [
         Round(
@@ -248,9 +248,9 @@ def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatc
         assert row.speedup.ratios == pytest.approx(wanted) and wanted and row.verify_ratio > 0.0
 
 
-def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(world: World, monkeypatch: Any) -> None:
+def test_a_hopeless_configuration_has_one_repetition(world: World, monkeypatch: Any) -> None:
     """As `specdec.recommend_draft` has it, where less than half the speed is hopeless."""
-    use_speedups(monkeypatch, lambda way: Speedup((0.4 if way.gamma == 1 else 0.6,) * 3, (2.0,) * 3))
+    use_speedups(monkeypatch, lambda run: Speedup((0.4 if run.gamma == 1 else 0.6,) * 3, (2.0,) * 3))
     found = specdec.recommend_draft(
         world.target, "prompt-lookup", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3
     )
@@ -261,21 +261,21 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     """By made-up speed-ups, of which the highest is no result: it is above the tokens per run."""
     speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
 
-    def speedup(way: Any) -> Speedup:
-        kind = "copies" if isinstance(way.draft, drafts.PromptLookup) else "model"
-        return Speedup((speeds.get((kind, way.gamma), 0.5),), (2.0,))
+    def speedup(run: Any) -> Speedup:
+        name = "copies" if isinstance(run.draft, drafts.PromptLookup) else "model"
+        return Speedup((speeds.get((name, run.gamma), 0.5),), (2.0,))
 
     use_speedups(monkeypatch, speedup)
     copies = drafts.PromptLookup()
-    ways = {"copies": copies, "small": world.draft}
-    found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=8)
+    candidates = {"copies": copies, "small": world.draft}
+    found = specdec.tune(world.target, candidates, PROMPTS, max_gamma=2, n_tokens=8)
     assert (found.draft, found.gamma, found.choice) == ("small", 2, world.draft)
     (other,) = found.others
     assert (other.draft, other.gamma, other.choice) == ("copies", 2, copies)
-    assert other.invalid_predictions == {1: "invalid: 3.00 is above 2.00 tokens per run"}
+    assert other.invalid_predictions == {1: "invalid: 3.00 is above the mean accepted length, 2.00"}
     text = str(found)
     assert "small with gamma 2 is fastest" in text and text.count("★") == 1
-    assert "3.00X !" in text and text.count("! an error of measurement") == 1
+    assert "3.00X !" in text and text.count("! measurement error") == 1
     assert [one["draft"] for one in found.to_dict()["others"]] == ["copies"]
     speeds.update(dict.fromkeys(speeds, 0.8))
     found = specdec.tune(world.target, [copies, copies], PROMPTS, max_gamma=2, n_tokens=8)
@@ -286,9 +286,9 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
 def test_the_layer_of_an_exit_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = []
 
-    def speedup(way: Any) -> Speedup:
-        layers.append(way.draft.layer)
-        return Speedup((1.4 if (way.draft.layer, way.gamma) == (last, 2) else 1.1,), (2.0,))
+    def speedup(run: Any) -> Speedup:
+        layers.append(run.draft.layer)
+        return Speedup((1.4 if (run.draft.layer, run.gamma) == (last, 2) else 1.1,), (2.0,))
 
     last = world.target.config["n_layer"] - 1
     use_speedups(monkeypatch, speedup)
@@ -326,8 +326,8 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(found: specdec.Compariso
     gammas, speeds = ([line[i] for line in table.rows] for i in (2, table.head.index("speed-up")))
     assert speeds == ["1.00X", "1.50X", "2.90X !", "1.00X", "0.90X", "0.90X"]
     assert gammas == ["0  ", "4 ★", f"{tree.gamma}  ", "0  ", "4  ", f"{tree.gamma}  "]
-    assert str(shown).endswith("tokens as to compute one") and table.rows[1][-1] == "1.40 to 1.60"
-    reason = "invalid: 2.90 is above 1.70 tokens per run"
+    assert str(shown).endswith("as long as computing one") and table.rows[1][-1] == "1.40 to 1.60"
+    reason = "invalid: 2.90 is above the mean accepted length, 1.70"
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
 
 
@@ -347,15 +347,15 @@ def test_a_narrow_terminal_has_fewer_columns(found: specdec.Comparison) -> None:
     assert str(found) == found.plain_text(None) == found.plain_text(1000)
     lines = found.summary().text(80).splitlines()
     assert max(map(len, lines[1:-1])) <= 80
-    assert "speed-up" in lines[1] and "tokens/run" in lines[1] and "t(round)" not in lines[1]
+    assert "speed-up" in lines[1] and "accepted length" in lines[1] and "t(round)" not in lines[1]
     assert "95 %, 95 %" in lines[-1]
     narrow = found.summary().text(10)  # what is not optional stays
-    assert all(name in narrow for name in ("draft", "gamma", "alpha", "tokens/run", "speed-up"))
+    assert all(name in narrow for name in ("draft", "gamma", "alpha", "accepted length", "speed-up"))
 
 
 def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -> None:
-    ways = {"one": "prompt-lookup", "two": "lookahead:2,2"}
-    found = specdec.compare(world.target, ways, PROMPTS, temperatures=[0.0], n_tokens=6, repeats=1)
+    candidates = {"one": "prompt-lookup", "two": "lookahead:2,2"}
+    found = specdec.compare(world.target, candidates, PROMPTS, temperatures=[0.0], n_tokens=6, repeats=1)
     assert found.drafts == ("one", "two")
     with pytest.raises(specdec.InputError, match="prompt-lookup perhaps"):
         specdec.compare(world.target, {"one": "prompt-lokup"}, PROMPTS)
@@ -365,7 +365,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
     several = specdec.recommend_draft(
         world.target, ["prompt-lookup", "random", "prompt-lookup"], PROMPTS[:1], **settings
     )
-    assert [fit.draft for fit in several.fits] == ["copy (0)", "random", "copy (2)"]
+    assert [fit.draft for fit in several.fits] == ["prompt-lookup (0)", "random", "prompt-lookup (2)"]
 
 
 def test_views_are_complete(found: specdec.Comparison) -> None:

@@ -1,4 +1,4 @@
-"""Output with a form: the law is the target's, masked and renormalized token by token, whatever drafts."""
+"""Constrained output has the target's distribution, masked and renormalized per token, for every draft."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specdec import drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
 from worlds.canonical import with_drafts
-from worlds.constraints import HashConstraint, obeys
+from worlds.constraints import RandomConstraint, obeys
 
 HOW: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -42,22 +42,22 @@ World.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: 
 
 
 def masked(
-    world: World, form: HashConstraint, new: Sequence[int], temperature: float, **settings: Any
+    world: World, constraint: RandomConstraint, new: Sequence[int], temperature: float, **settings: Any
 ) -> Any:
     """The distribution of the next token by the logits of the whole text; None: the text is complete."""
-    if (mask := form.allowed(new)) is None:
+    if (mask := constraint.allowed(new)) is None:
         return None
     logits = np.where(mask, world.target.logits([*PROMPT, *new])[-1], -np.inf)
     return reference.distribution(logits, temperature, **settings)
 
 
-def by_hand(world: World, form: HashConstraint, n: int, *, how: str) -> list[int]:
+def by_hand(world: World, constraint: RandomConstraint, n: int, *, how: str) -> list[int]:
     """Plain decoding, by the logits of whole texts."""
     settings = {"temperature": 0.0} | {
         key: HOW[how][key] for key in ("temperature", "top_p") if key in HOW[how]
     }
     new: list[int] = []
-    while len(new) < n and (probs := masked(world, form, new, **settings)) is not None:
+    while len(new) < n and (probs := masked(world, constraint, new, **settings)) is not None:
         noise = reference.noise(5, 0, len(PROMPT) + len(new), world.n_vocab)
         new.append(reference.race(probs, noise) if how == "coupled" else int(np.argmax(probs)))
     return new
@@ -65,30 +65,30 @@ def by_hand(world: World, form: HashConstraint, n: int, *, how: str) -> list[int
 
 @cache
 def wanted(world: World, how: str) -> list[int]:
-    return by_hand(world, HashConstraint(world.n_vocab, length=37), 60, how=how)
+    return by_hand(world, RandomConstraint(world.n_vocab, length=37), 60, how=how)
 
 
 # --------------------------------------------------------------------------------------- same tokens
 
 
 @pytest.mark.parametrize("name", [None, *named()])
-def test_output_is_plain_output_of_the_form(world: World, name: str | None) -> None:
-    """For every draft; states are asked once, and guesses that may not come are not made."""
+def test_output_is_plain_output_under_the_constraint(world: World, name: str | None) -> None:
+    """For every draft; each state is asked once, and forbidden tokens are not drafted."""
     for how, options in HOW.items():
-        form = HashConstraint(world.n_vocab, length=37)
+        constraint = RandomConstraint(world.n_vocab, length=37)
         draft = None if name is None else DRAFTS[name](world)
         out = specdec.generate(
-            world.target, draft, PROMPT, constraint=form, max_new_tokens=60, ignore_eos=True, **options
+            world.target, draft, PROMPT, constraint=constraint, max_new_tokens=60, ignore_eos=True, **options
         )
         assert out.tokens == wanted(world, how)
         assert (out.finish_reason, out.stop) == ("stop", None)
         assert out.trace.n_calls < 37  # forced tokens come several at once
         if name is not None and name not in CHOSEN:
-            assert all(obeys(form, path) for path in guessed(out)), "a guess that may not come"
+            assert all(obeys(constraint, path) for path in drafted_paths(out)), "a forbidden draft token"
 
 
-def guessed(out: specdec.Result) -> list[list[int]]:
-    """The new tokens down to each guess."""
+def drafted_paths(out: specdec.Result) -> list[list[int]]:
+    """The new tokens up to each draft token."""
     paths, new = [], []
     for round_ in out.trace.rounds:
         down: list[list[int]] = [list(new)]
@@ -101,63 +101,69 @@ def guessed(out: specdec.Result) -> list[list[int]]:
 
 @needs_hooks
 @pytest.mark.parametrize("name", ["model", "trigram", "random", "ensemble"])
-def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) -> None:
+def test_draft_tokens_are_drawn_from_masked_distributions(world: World, name: str) -> None:
     """What nodes were drawn from has no mass on tokens that may not come."""
-    form, made = HashConstraint(world.n_vocab), DRAFTS[name](world)
+    constraint, made = RandomConstraint(world.n_vocab), DRAFTS[name](world)
     draft = made if hasattr(made, "describe") else drafts.ModelDraft(made)
     session = Session(
         world.target.core, draft.describe(world.target), [PROMPT], gamma=4, max_new_tokens=20,
-        temperature=1.0, constraint=form,
+        temperature=1.0, constraint=constraint,
     )  # fmt: skip
     new: list[int] = []
     for record in all_rounds(with_drafts(session)):
         down: list[list[int]] = [list(new)]
         drawn = zip(record["drafted"], record["parents"], record["draft_probs"][1:], strict=True)
         for token, parent, row in drawn:
-            mask = form.allowed(down[parent])
+            mask = constraint.allowed(down[parent])
             assert mask is not None and not row[~mask].any() and row[token] > 0
             assert row.sum() == pytest.approx(1.0)
             down.append([*down[parent], token])
         new += record["tokens"]
-    assert obeys(form, new) and len(new) >= 20
+    assert obeys(constraint, new) and len(new) >= 20
 
 
 def test_batches_slots_and_streams(world: World) -> None:
-    """Each text of a batch has states of its own; a slot that is taken over begins anew."""
-    form = HashConstraint(world.n_vocab, length=20)
+    """Each text of a batch has its own states; a reused slot starts over."""
+    constraint = RandomConstraint(world.n_vocab, length=20)
     prompts = [PROMPT, PROMPT[:3], PROMPT[2:], PROMPT[:5], PROMPT[1:]]
     for draft in (None, world.draft, drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2)))):
-        batch = specdec.generate(world.target, draft, prompts, constraint=form, batch_size=2, ignore_eos=True)
+        batch = specdec.generate(
+            world.target, draft, prompts, constraint=constraint, batch_size=2, ignore_eos=True
+        )
         for prompt, got in zip(prompts, batch, strict=True):
-            assert got == specdec.generate(world.target, None, prompt, constraint=form, ignore_eos=True)
-            assert obeys(form, got.tokens) and len(got.tokens) == 20
-    with specdec.stream(world.target, world.draft, PROMPT, constraint=form, ignore_eos=True) as stream:
+            assert got == specdec.generate(world.target, None, prompt, constraint=constraint, ignore_eos=True)
+            assert obeys(constraint, got.tokens) and len(got.tokens) == 20
+    with specdec.stream(world.target, world.draft, PROMPT, constraint=constraint, ignore_eos=True) as stream:
         assert "".join(stream) == stream.result.text
-        assert stream.result.tokens == by_hand(world, form, 20, how="greedy")
+        assert stream.result.tokens == by_hand(world, constraint, 20, how="greedy")
 
 
 def test_runs_of_forced_tokens_cost_a_forward(world: World) -> None:
-    """All that follows from the form alone is read at once, 16 tokens at a time, and nothing is drafted."""
-    form = HashConstraint(world.n_vocab, forced=1.0, length=40)
+    """Forced tokens are read together, 16 at a time, and nothing is drafted."""
+    constraint = RandomConstraint(world.n_vocab, forced=1.0, length=40)
     for draft in (None, world.draft, drafts.EarlyExit(1)):
-        out = specdec.generate(world.target, draft, PROMPT, constraint=form, gamma=2, ignore_eos=True)
-        assert out.tokens == by_hand(world, form, 40, how="greedy")
+        out = specdec.generate(world.target, draft, PROMPT, constraint=constraint, gamma=2, ignore_eos=True)
+        assert out.tokens == by_hand(world, constraint, 40, how="greedy")
         assert out.trace.n_calls == 3
         assert out.trace.n_accepted == 37
-    cut = specdec.generate(world.target, None, PROMPT, constraint=form, max_new_tokens=7, ignore_eos=True)
+    cut = specdec.generate(
+        world.target, None, PROMPT, constraint=constraint, max_new_tokens=7, ignore_eos=True
+    )
     assert cut.tokens == out.tokens[:7]
     assert (cut.finish_reason, cut.trace.n_calls) == ("length", 1)
 
 
 def test_stops_and_limits_hold_within_forced_tokens(world: World) -> None:
-    form = HashConstraint(world.n_vocab, forced=1.0, length=40, among=range(3, N_VOCAB))
-    whole = specdec.generate(world.target, None, PROMPT, constraint=form)
+    constraint = RandomConstraint(world.n_vocab, forced=1.0, length=40, among=range(3, N_VOCAB))
+    whole = specdec.generate(world.target, None, PROMPT, constraint=constraint)
     at = next(i for i in range(5, 40) if whole.tokens[i] not in whole.tokens[:i])
-    stopped = specdec.generate(world.target, world.draft, PROMPT, constraint=form, stop=whole.tokens[at])
+    stopped = specdec.generate(
+        world.target, world.draft, PROMPT, constraint=constraint, stop=whole.tokens[at]
+    )
     assert stopped.tokens == whole.tokens[: at + 1]
     assert (stopped.finish_reason, stopped.stop) == ("stop", whole.tokens[at])
     string = whole.text[10:13]
-    stopped = specdec.generate(world.target, world.draft, PROMPT, constraint=form, stop=string)
+    stopped = specdec.generate(world.target, world.draft, PROMPT, constraint=constraint, stop=string)
     assert stopped.text == whole.text[: whole.text.find(string)]
     assert stopped.stop == string
 
@@ -165,19 +171,19 @@ def test_stops_and_limits_hold_within_forced_tokens(world: World) -> None:
 def test_the_end_of_text_is_a_token_like_others(world: World) -> None:
     """Where it alone may come it comes; it ends the text."""
 
-    class Ends(HashConstraint):
+    class Ends(RandomConstraint):
         def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
             if len(new) < 4:
                 return super().allowed(new)
             return np.arange(self.n_vocab) == EOS
 
-    form = Ends(world.n_vocab, among=range(3, N_VOCAB))
+    constraint = Ends(world.n_vocab, among=range(3, N_VOCAB))
     for draft in (None, world.draft):
-        out = specdec.generate(world.target, draft, PROMPT, constraint=form)
+        out = specdec.generate(world.target, draft, PROMPT, constraint=constraint)
         assert (len(out.tokens), out.finish_reason, out.stop) == (5, "stop", EOS)
 
 
-# ---------------------------------------------------------------------------------------- same law
+# ---------------------------------------------------------------------------------------- same distribution
 
 
 def with_model(**how: Any) -> Any:
@@ -201,52 +207,53 @@ CASES = [
 ]  # fmt: skip
 
 
-Exact = tuple[HashConstraint, dict[tuple[int, ...], float]]
+Exact = tuple[RandomConstraint, dict[tuple[int, ...], float]]
 
 
 @pytest.fixture(scope="module")
 def exact(world: World) -> Exact:
-    """A form, and the distribution of its texts by enumeration."""
-    form = HashConstraint(world.n_vocab, n_allowed=4, forced=0.25, length=5)
-    return form, chain_distribution(lambda new: masked(world, form, new, 1.3), 5)
+    """A constraint, and the distribution of its texts by enumeration."""
+    constraint = RandomConstraint(world.n_vocab, n_allowed=4, forced=0.25, length=5)
+    return constraint, chain_distribution(lambda new: masked(world, constraint, new, 1.3), 5)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(("rule", "name"), CASES)
-def test_samples_have_the_masked_law(world: World, exact: Exact, rule: Any, name: str) -> None:
-    """Chi-square on all texts of a form; a right program fails with probability 1e-3 for a fresh seed."""
-    form, law = exact
+def test_samples_have_the_masked_distribution(world: World, exact: Exact, rule: Any, name: str) -> None:
+    """Chi-square on all texts of a constraint; the false alarm rate is 1e-3 for a fresh seed."""
+    constraint, exact_distribution = exact
     seed = 7 + CASES.index((rule, name))
     out = specdec.generate(
-        world.target, TREES[name](world), PROMPT, constraint=form, temperature=1.3, verify=rule, n=1500,
+        world.target, TREES[name](world), PROMPT, constraint=constraint, temperature=1.3, verify=rule, n=1500,
         seed=seed, batch_size=64, ignore_eos=True,
     )  # fmt: skip
     samples = np.array([one.tokens for one in out])
-    assert p_value(count(samples), law) > FALSE_ALARM
+    assert p_value(count(samples), exact_distribution) > FALSE_ALARM
 
 
 def test_reference(world: World) -> None:
     """Algorithm 1 with masks, line by line, gives the same tokens where nothing is forced."""
-    form = HashConstraint(world.n_vocab, n_allowed=6, forced=0.0, length=12)
+    constraint = RandomConstraint(world.n_vocab, n_allowed=6, forced=0.0, length=12)
     for seed in range(4):
         out = specdec.generate(
-            world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, constraint=form, temperature=1.1,
-            seed=seed, ignore_eos=True,
+            world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, temperature=1.1,
+            constraint=constraint, seed=seed, ignore_eos=True,
         )  # fmt: skip
         by_reference = reference.decode_constrained(
-            world.target.logits, world.draft.logits, PROMPT, 30, 3, form.allowed, temperature=1.1, seed=seed,
+            world.target.logits, world.draft.logits, PROMPT, 30, 3, constraint.allowed, temperature=1.1,
+            seed=seed,
         )  # fmt: skip
         assert out.tokens == by_reference
 
 
-def test_logprobs_are_those_of_the_masked_law(world: World) -> None:
-    form = HashConstraint(world.n_vocab, n_allowed=4, length=10)
+def test_logprobs_are_of_the_masked_distribution(world: World) -> None:
+    constraint = RandomConstraint(world.n_vocab, n_allowed=4, length=10)
     out = specdec.generate(
-        world.target, world.draft, PROMPT, constraint=form, temperature=0.8, top_p=0.9, seed=3, logprobs=4,
-        logprobs_of="sampling", ignore_eos=True,
+        world.target, world.draft, PROMPT, temperature=0.8, top_p=0.9, seed=3, logprobs=4,
+        constraint=constraint, logprobs_of="sampling", ignore_eos=True,
     )  # fmt: skip
     for i, (token, log_prob) in enumerate(zip(out.tokens, out.logprobs, strict=True)):
-        probs = masked(world, form, out.tokens[:i], 0.8, top_p=0.9)
+        probs = masked(world, constraint, out.tokens[:i], 0.8, top_p=0.9)
         assert log_prob == pytest.approx(np.log(probs[token]), abs=1e-5)
         assert {top for top, _ in out.top_logprobs[i]} <= set(np.flatnonzero(probs).tolist())
 
@@ -299,16 +306,16 @@ def test_a_transform_with_states_is_that_of_all_tokens(world: World, name: str |
 
 
 def test_a_transform_gives_nothing_to_what_may_not_come(world: World) -> None:
-    form = HashConstraint(world.n_vocab, length=15)
+    constraint = RandomConstraint(world.n_vocab, length=15)
     out = specdec.generate(
-        world.target, world.draft, PROMPT, constraint=form, transform=lambda probs, tokens: probs + 0.01,
-        temperature=1.0, seed=2, ignore_eos=True,
+        world.target, world.draft, PROMPT, transform=lambda probs, tokens: probs + 0.01,
+        constraint=constraint, temperature=1.0, seed=2, ignore_eos=True,
     )  # fmt: skip
-    assert obeys(form, out.tokens)
+    assert obeys(constraint, out.tokens)
 
-    form, only_zero = HashConstraint(world.n_vocab, among=range(3, N_VOCAB)), np.arange(N_VOCAB) == 0
-    with pytest.raises(InputError, match="transform leaves no token that the form"):
-        specdec.generate(world.target, None, PROMPT, transform=lambda *_: only_zero, constraint=form)
+    constraint, only_zero = RandomConstraint(world.n_vocab, among=range(3, N_VOCAB)), np.arange(N_VOCAB) == 0
+    with pytest.raises(InputError, match="transform leaves no token that the constraint"):
+        specdec.generate(world.target, None, PROMPT, transform=lambda *_: only_zero, constraint=constraint)
 
 
 # ------------------------------------------------------------------------------------------- errors
@@ -353,9 +360,9 @@ def test_broken_masks_are_named(
 
 
 @pytest.mark.parametrize("argument", ["constraint", "transform"])
-@pytest.mark.parametrize("place", ["start", "fork"])
+@pytest.mark.parametrize("method", ["start", "fork"])
 def test_states_without_a_method_are_named_with_what_they_lack(
-    world: World, argument: str, place: str
+    world: World, argument: str, method: str
 ) -> None:
     answer = {"constraint": "mask", "transform": "__call__"}[argument]
     methods: dict[str, Any] = {
@@ -365,9 +372,9 @@ def test_states_without_a_method_are_named_with_what_they_lack(
     for missing in ("fork", "advance", answer):
         lacking = type("Lacking", (), {name: one for name, one in methods.items() if name != missing})()
         whole = type("Whole", (), methods | {"fork": lambda state, other=lacking: other})()
-        given = SimpleNamespace(start=lambda tokens, state=lacking if place == "start" else whole: state)
+        given = SimpleNamespace(start=lambda tokens, state=lacking if method == "start" else whole: state)
         message = (
-            rf"{argument}: {place}\(\) returned .*Lacking.*, which has no method {missing}; expected fork"
+            rf"{argument}: {method}\(\) returned .*Lacking.*, which has no method {missing}; expected fork"
         )
         for draft in (None, world.draft):
             with pytest.raises(InputError, match=rf"{message}, advance and {answer}"):
@@ -375,7 +382,7 @@ def test_states_without_a_method_are_named_with_what_they_lack(
 
 
 class DeadEnds:
-    """Every token may follow one text; behind all others the state ends in a dead end."""
+    """Every token may follow one text; after all others the state is a dead end."""
 
     def __init__(self, text: Sequence[int], dead_end: BaseException | None) -> None:
         self.text, self.dead_end = list(text), dead_end
@@ -403,40 +410,42 @@ class DeadEnds:
 
 
 @pytest.mark.parametrize("name", named())
-def test_a_dead_end_behind_a_guess_is_none_of_the_text(world: World, name: str) -> None:
+def test_a_dead_end_after_a_draft_token_does_not_end_the_text(world: World, name: str) -> None:
     for how in HOW.values():
         options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True} | how
         text = specdec.generate(world.target, None, PROMPT, **options).tokens
         for dead_end in (None, KeyError("own")):
-            form = DeadEnds(text, dead_end)
-            out = specdec.generate(world.target, DRAFTS[name](world), PROMPT, constraint=form, **options)
+            constraint = DeadEnds(text, dead_end)
+            out = specdec.generate(
+                world.target, DRAFTS[name](world), PROMPT, constraint=constraint, **options
+            )
             assert out.tokens == text
 
 
 @pytest.mark.parametrize("drafting", [False, True])
 def test_a_dead_end_of_the_text_is_an_error(world: World, drafting: bool) -> None:
-    """Whether it was met behind a guess before or not."""
-    draft = world.target if drafting else None  # whose guesses are the text
+    """Whether or not it was met after a draft token before."""
+    draft = world.target if drafting else None  # whose draft tokens are the text
     text = specdec.generate(world.target, None, PROMPT, max_new_tokens=12, ignore_eos=True).tokens
     wrong = [*text[:10], (text[10] + 1) % N_VOCAB]
     for dead_end, error in ((KeyError("own"), KeyError), (None, InputError)):
-        form = DeadEnds(wrong, dead_end)
+        constraint = DeadEnds(wrong, dead_end)
         with pytest.raises(error):
-            specdec.generate(world.target, draft, PROMPT, constraint=form, gamma=4, ignore_eos=True)
-        assert len(form.met[-1]) == 11
+            specdec.generate(world.target, draft, PROMPT, constraint=constraint, gamma=4, ignore_eos=True)
+        assert len(constraint.met[-1]) == 11
 
 
-def test_a_wish_to_stop_behind_a_guess_counts(world: World) -> None:
+def test_an_interrupt_after_a_draft_token_counts(world: World) -> None:
     text = specdec.generate(world.target, None, PROMPT, max_new_tokens=40, ignore_eos=True).tokens
-    form = DeadEnds(text, KeyboardInterrupt())
+    constraint = DeadEnds(text, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        specdec.generate(world.target, world.draft, PROMPT, constraint=form, gamma=4)
+        specdec.generate(world.target, world.draft, PROMPT, constraint=constraint, gamma=4)
 
 
 def test_forbidding_what_is_left_is_named(world: World) -> None:
-    form, bias = HashConstraint(world.n_vocab, among=[5, 6, 7]), dict.fromkeys([5, 6, 7], -np.inf)
-    with pytest.raises(InputError, match="logit_bias and the form of the text: no token is left"):
-        specdec.generate(world.target, None, PROMPT, constraint=form, logit_bias=bias)
+    constraint, bias = RandomConstraint(world.n_vocab, among=[5, 6, 7]), dict.fromkeys([5, 6, 7], -np.inf)
+    with pytest.raises(InputError, match="logit_bias and the constraint: no token is left"):
+        specdec.generate(world.target, None, PROMPT, constraint=constraint, logit_bias=bias)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Texts, token ids and tokenizers of other libraries, taken as lists of the same are."""
+"""Texts, token ids and tokenizers of other libraries are accepted like lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trained import small_pair
 
 
 class Tensor:
-    """What is asked of a tensor: `__array__`, and `cpu` where it is of another device."""
+    """The interface of a tensor: `__array__`, and `cpu` on another device."""
 
     def __init__(self, values: Any, device: str = "cpu") -> None:
         self._array, self._device = np.asarray(values), device
@@ -42,7 +42,7 @@ class Tensor:
 
 
 class Series:
-    """What is asked of a column of a table."""
+    """The interface of a table's column."""
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
@@ -64,7 +64,7 @@ def encoding(ids: Any, mask: Any = None) -> Any:
 
 
 class Encoding:
-    """As the library `tokenizers` encodes."""
+    """The interface of an encoding of `tokenizers`."""
 
     ids, attention_mask = [*IDS, 0], [1, 1, 1, 1, 0]
 
@@ -142,13 +142,13 @@ def test_stop_ids_in_a_tensor(target: specdec.Model) -> None:
         (Tensor([1.5, 2.0]), "expected one dimension of integers"),
         (Tensor(SEVERAL), "shape [2, 3]"),
         (encoding(IDS, [1, 1]), "attention_mask has 2 entries for 4 of input_ids"),
-        ({"ids": IDS}, "expected a sequence of integers, or a text"),
+        ({"ids": IDS}, "expected a sequence of integers, or text"),
         (Series(["a", "b"]), "token id at position 0 is 'a'"),
         (encoding([]), "there are 0 token ids"),
-        (encoding(IDS, 5), "attention_mask is an int where both are given; expected lists or arrays"),
-        (encoding(5, [1]), "input_ids is an int where both are given"),
-        (encoding({"a": 1}, [1]), "input_ids is a dict where both are given"),
-        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is an int where both are given"),
+        (encoding(IDS, 5), "attention_mask is an int; expected lists or arrays if both"),
+        (encoding(5, [1]), "input_ids is an int; expected lists or arrays if both"),
+        (encoding({"a": 1}, [1]), "input_ids is a dict; expected lists"),
+        (encoding([[1, 2], [3]], [1, 1]), "attention_mask is an int; expected lists or arrays if both"),
     ],
 )
 def test_what_is_not_one_text(target: specdec.Model, given: Any, message: str) -> None:
@@ -183,7 +183,7 @@ def test_an_object_of_tokenizers(tmp_path: Any) -> None:
 
 
 class Slow:
-    """What is asked of a tokenizer of transformers that is written in Python."""
+    """The interface of a Python tokenizer of transformers."""
 
     bos_token_id, eos_token_id = 1, 2
 
@@ -214,7 +214,7 @@ def test_a_slow_tokenizer(tmp_path: Any) -> None:
 
 @pytest.mark.oracle
 def test_objects_of_transformers(tmp_path: Any, target: specdec.Model) -> None:
-    """Fast and slow, with tensors and encodings that they make."""
+    """Fast and slow tokenizers, with their tensors and encodings."""
     import torch
     from transformers import PreTrainedTokenizerFast
 
@@ -227,8 +227,8 @@ def test_objects_of_transformers(tmp_path: Any, target: specdec.Model) -> None:
     texts = ["Once upon", "A"]
     for side in ("left", "right"):
         given.padding_side = side
-        for kind in ("pt", "np", None):
-            batch = given(texts, padding=True, return_tensors=kind)
+        for framework in ("pt", "np", None):
+            batch = given(texts, padding=True, return_tensors=framework)
             prompts = [result.prompt_ids for result in specdec.generate(model, None, batch, max_new_tokens=1)]
             assert prompts == [model.tokenizer.encode(text) for text in texts]
     one = given("Once upon", return_tensors="pt")

@@ -1,4 +1,4 @@
-"""`specdec.convert`: folders as GGUF files, which are read as the same models, and back."""
+"""`specdec.convert`: folders as GGUF files of the same models, and back."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SOURCE = [3, 9, 4, 11, 2, 5] * 4
 TEXTS = ["Once upon a time, there was 1 naïve café.\n\n  12345 x", "<|endoftext|> We're here", ""]
 
 
-def folder_of(place: Path, case: Case) -> Path:
-    return write_hf(place, *case.folder())
+def folder_of(path: Path, case: Case) -> Path:
+    return write_hf(path, *case.folder())
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
-    """And a folder that is written of the file is, too."""
+    """So is a folder written from the file."""
     folder = folder_of(tmp_path / "folder", CASES[name])
     path = specdec.convert(folder, tmp_path / "model.gguf", "F32")
     back = specdec.convert(path, tmp_path / "back")
@@ -44,14 +44,14 @@ def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
     ids = np.random.default_rng(5).integers(0, model.config.n_vocab, min(24, model.config.n_ctx)).tolist()
     source = None if model.config.encoder is None else SOURCE
     expected = model.logits(ids, source)
-    for place in (path, back):
-        again = specdec.load(place)
+    for made in (path, back):
+        again = specdec.load(made)
         assert again.architecture == model.architecture
         assert np.array_equal(again.logits(ids, source), expected)
 
 
 def test_scaled_frequencies(tmp_path: Path) -> None:
-    """Llama 3's are a tensor of f32."""
+    """Llama 3's frequency factors are an f32 tensor."""
     scaling, factors = llama3_factors(8, 16)
     case = Case("llama", "LlamaForCausalLM", {"rope_scaling": scaling}, change=CASES["llama"].change)
     path = specdec.convert(folder_of(tmp_path / "folder", case), tmp_path / "model.gguf", "F32")
@@ -60,70 +60,70 @@ def test_scaled_frequencies(tmp_path: Path) -> None:
         specdec.convert(path, tmp_path / "back")
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
-def test_types(tmp_path: Path, kind: str) -> None:
-    """Every matrix has the type, with the bytes that the package ``gguf`` makes."""
+@pytest.mark.parametrize("ggml_type", ["F16", "BF16", "Q8_0", "Q4_0"])
+def test_types(tmp_path: Path, ggml_type: str) -> None:
+    """Every matrix has the type, with the bytes of the package ``gguf``."""
     config = {**CASES["llama"].config, "hidden_size": 64, "intermediate_size": 96}
     case = Case("llama", "LlamaForCausalLM", config)
     folder = folder_of(tmp_path / "folder", case)
     whole = read_gguf(specdec.convert(folder, tmp_path / "f32.gguf", "F32"))[1]
-    file, held = read_gguf(specdec.convert(folder, tmp_path / "model.gguf", kind))
-    assert file.get("general.file_type") == gguf.LlamaFileType[f"MOSTLY_{kind}"]
+    file, held = read_gguf(specdec.convert(folder, tmp_path / "model.gguf", ggml_type))
+    assert file.get("general.file_type") == gguf.LlamaFileType[f"MOSTLY_{ggml_type}"]
     for name, tensor in held.items():
-        assert tensor.kind == (kind if len(tensor.shape) > 1 else "F32")
-        if tensor.kind != "F32":
-            expected = gguf.quants.quantize(whole[name].numbers(), Type[kind])
+        assert tensor.dtype == (ggml_type if len(tensor.shape) > 1 else "F32")
+        if tensor.dtype != "F32":
+            expected = gguf.quants.quantize(whole[name].numbers(), Type[ggml_type])
             assert np.array_equal(tensor.blocks().view(np.uint8), expected.view(np.uint8))
 
 
-def wide(place: Path, n_layer: int = 1, **more: object) -> Path:
-    """A folder of a model whose rows are multiples of 256."""
+def wide(path: Path, n_layer: int = 1, **more: object) -> Path:
+    """Write a model folder whose rows are multiples of 256."""
     config = {
         **CASES["llama"].config, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": n_layer,
         **more,
     }  # fmt: skip
-    return folder_of(place, Case("llama", "LlamaForCausalLM", config))
+    return folder_of(path, Case("llama", "LlamaForCausalLM", config))
 
 
 ERRORS = {"Q4_K": 0.08, "Q5_K": 0.04, "Q6_K": 0.02}
 """Root mean square errors of normal numbers, in standard deviations; of Q4_0, Q5_0 0.086, 0.043."""
 
 
-@pytest.mark.parametrize("kind", ERRORS)
-def test_quantizing(kind: str) -> None:
-    """Errors by the decoder of the package ``gguf``, smaller where inputs count more; with threads, too."""
+@pytest.mark.parametrize("ggml_type", ERRORS)
+def test_quantizing(ggml_type: str) -> None:
+    """Errors after decoding by ``gguf``, smaller where inputs are important; also with threads."""
     rows = np.random.default_rng(2).standard_normal((12, 512)).astype(np.float32)
     rows[1] *= 1e-2
     rows[2] = 0.0
     rows[3] = 2.5
     rows[4] += 3.0
-    blocks = _core.quantize(rows, kind.lower())
-    assert _core.quantize(rows, kind.lower(), n_threads=3) == blocks
-    found = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
+    blocks = _core.quantize(rows, ggml_type.lower())
+    assert _core.quantize(rows, ggml_type.lower(), n_threads=3) == blocks
+    found = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[ggml_type])
     errors = np.sqrt(np.mean((found - rows) ** 2, axis=1))
-    assert (errors[[0, *range(5, 12)]] < ERRORS[kind]).all() and errors[1] < ERRORS[kind] * 1.1e-2
-    assert errors[2] == 0.0 and errors[3] < 0.01 and errors[4] < 2.5 * ERRORS[kind]
+    assert (errors[[0, *range(5, 12)]] < ERRORS[ggml_type]).all() and errors[1] < ERRORS[ggml_type] * 1.1e-2
+    assert errors[2] == 0.0 and errors[3] < 0.01 and errors[4] < 2.5 * ERRORS[ggml_type]
     importance = np.full(512, 0.001, np.float32)
     importance[::8] = 1.0
-    blocks = _core.quantize(rows, kind.lower(), importance=importance)
-    weighed = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
+    blocks = _core.quantize(rows, ggml_type.lower(), importance=importance)
+    weighed = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[ggml_type])
     assert np.square(weighed - rows)[5:, ::8].mean() < 0.8 * np.square(found - rows)[5:, ::8].mean()
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q5_0"])
-def test_weighted_blocks(kind: str) -> None:
-    """Beside the package `gguf`, whose decoder reads them: smaller errors where inputs count more."""
+@pytest.mark.parametrize("ggml_type", ["Q4_0", "Q5_0"])
+def test_weighted_blocks(ggml_type: str) -> None:
+    """Compared with unweighted blocks of ``gguf``: smaller errors where inputs are important."""
     rows = np.random.default_rng(4).standard_normal((40, 96)).astype(np.float32)
     rows[3, :32], rows[4] = 0.0, 1.5
     importance = np.full(96, 0.01, np.float32)
     importance[::6] = 1.0
-    size = 18 if kind == "Q4_0" else 22
-    plain = gguf.quants.dequantize(gguf.quants.quantize(rows, Type[kind]), Type[kind])
+    size = 18 if ggml_type == "Q4_0" else 22
+    plain = gguf.quants.dequantize(gguf.quants.quantize(rows, Type[ggml_type]), Type[ggml_type])
 
     def error(weights: np.ndarray) -> np.ndarray:
-        blocks = weighted_blocks(rows, kind, weights)
+        blocks = weighted_blocks(rows, ggml_type, weights)
         assert blocks.shape == (40 * 3 * size,)
-        found = gguf.quants.dequantize(blocks.reshape(40, -1), Type[kind])
+        found = gguf.quants.dequantize(blocks.reshape(40, -1), Type[ggml_type])
         assert not found[3, :32].any() and np.abs(found[4] - 1.5).max() < 1e-3
         return found - rows
 
@@ -133,21 +133,23 @@ def test_weighted_blocks(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_in", "kind", "n_importance", "message"),
+    ("n_in", "ggml_type", "n_importance", "message"),
     [
         (256, "q3_k", None, 'type is "q3_k", expected'),
         (256, "q4_k", 3, "importance has 3 numbers, expected 256"),
         (255, "q4_k", None, "rows have 255 numbers, expected a multiple of 256"),
     ],
 )  # fmt: skip
-def test_arguments_of_the_quantizer(n_in: int, kind: str, n_importance: int | None, message: str) -> None:
+def test_arguments_of_the_quantizer(
+    n_in: int, ggml_type: str, n_importance: int | None, message: str
+) -> None:
     importance = None if n_importance is None else np.zeros(n_importance, np.float32)
     with pytest.raises(ValueError, match=message):
-        _core.quantize(np.zeros((2, n_in), np.float32), kind, importance=importance)
+        _core.quantize(np.zeros((2, n_in), np.float32), ggml_type, importance=importance)
 
 
 def test_a_mixture(tmp_path: Path) -> None:
-    """Types of matrices as llama-quantize has them; an importance file; a model like the whole one."""
+    """Matrix types as in llama-quantize, an importance file, and a model close to the original."""
     folder = wide(tmp_path / "folder", n_layer=8)
     whole = specdec.convert(folder, tmp_path / "whole.gguf", "F32")
     name = "blk.0.ffn_up.weight"
@@ -156,7 +158,7 @@ def test_a_mixture(tmp_path: Path) -> None:
         name: read_gguf(specdec.convert(whole, tmp_path / f"{name}.gguf", "Q4_K_M", importance=file))[1]
         for name, file in (("plain", None), ("weighed", tmp_path / "imatrix.gguf"))
     }
-    types = {name: tensor.kind for name, tensor in held["plain"].items()}
+    types = {name: tensor.dtype for name, tensor in held["plain"].items()}
     assert types["output.weight"] == "Q6_K" and types["token_embd.weight"] == "Q4_K"
     more = [i for i in range(8) if types[f"blk.{i}.attn_v.weight"] == "Q6_K"]
     assert more == [i for i in range(8) if types[f"blk.{i}.ffn_down.weight"] == "Q6_K"] == [0, 3, 6, 7]
@@ -166,12 +168,12 @@ def test_a_mixture(tmp_path: Path) -> None:
         if not np.array_equal(held["plain"][name].numbers(), held["weighed"][name].numbers())
     ]  # fmt: skip
     assert differ == ["blk.0.ffn_up.weight"]
-    with pytest.raises(CheckpointError, match="expected what llama-imatrix writes"):
+    with pytest.raises(CheckpointError, match="expected output of llama-imatrix"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=whole)
 
 
 def imatrix(path: Path, sums: dict[str, np.ndarray], counts: dict[str, list[float]]) -> Path:
-    """A file as llama-imatrix writes it."""
+    """Write a file as llama-imatrix does."""
     writer = gguf.GGUFWriter(path, "imatrix")
     for name, squares in sums.items():
         writer.add_tensor(f"{name}.in_sum2", np.atleast_2d(squares).astype(np.float32))
@@ -183,7 +185,7 @@ def imatrix(path: Path, sums: dict[str, np.ndarray], counts: dict[str, list[floa
 
 
 def test_importance_of_a_text(tmp_path: Path) -> None:
-    """The sums that one decoder keeps of the whole text, as a file of llama-imatrix has them."""
+    """The importance of a text equals sums of a decoder, in the format of llama-imatrix."""
     folder = wide(tmp_path / "folder", n_layer=1, vocab_size=4096)
     shutil.copy(TARGET / "tokenizer.json", folder)
     text = tmp_path / "text.txt"
@@ -214,7 +216,7 @@ def test_importance_of_a_text(tmp_path: Path) -> None:
 
 
 def test_importance_of_experts(tmp_path: Path) -> None:
-    """Each expert by the sums of its own; one that was never chosen by none."""
+    """Each expert has its own sums; one that was never chosen has none."""
     config = {**CASES["qwen3moe"].config, "hidden_size": 256, "moe_intermediate_size": 256, "vocab_size": 40}
     folder = folder_of(tmp_path / "folder", Case("qwen3moe", "Qwen3MoeForCausalLM", config))
     whole = read_gguf(specdec.convert(folder, tmp_path / "whole.gguf", "F32"))[1]
@@ -235,11 +237,11 @@ def test_importance_that_cannot_be_had(tmp_path: Path) -> None:
     text.write_text("one two")
     with pytest.raises(InputError, match="a text was given, but .* was loaded without tokenizer"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
-    with pytest.raises(InputError, match="has an encoder; expected a model without one"):
+    with pytest.raises(InputError, match="has an encoder; expected a decoder-only model"):
         t5 = folder_of(tmp_path / "t5", CASES["t5"])
         specdec.convert(t5, tmp_path / "m.gguf", "Q4_K", importance=text)
     text.write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match="is neither a GGUF file nor a text in UTF-8"):
+    with pytest.raises(CheckpointError, match="is neither a GGUF file nor UTF-8 text"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
     name = "blk.0.ffn_up.weight"
     short = imatrix(tmp_path / "short.gguf", {name: np.ones(3)}, {name: [1.0]})
@@ -250,14 +252,14 @@ def test_importance_that_cannot_be_had(tmp_path: Path) -> None:
 
 def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
     path = specdec.convert(folder_of(tmp_path / "folder", CASES["llama"]), tmp_path / "model.gguf", "Q8_0")
-    assert {tensor.kind for tensor in read_gguf(path)[1].values()} == {"F32", "F16"}
+    assert {tensor.dtype for tensor in read_gguf(path)[1].values()} == {"F32", "F16"}
 
 
 def test_numbers_that_a_type_cannot_hold(tmp_path: Path) -> None:
     config, weights = CASES["llama"].folder()
     weights["model.layers.0.mlp.up_proj.weight"][1, 2] = 1e5
     folder = write_hf(tmp_path / "folder", config, weights)
-    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_up.weight' has values that are too large for F16"):
+    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_up.weight' has values too large for F16"):
         specdec.convert(folder, tmp_path / "model.gguf", "F16")
     assert not (tmp_path / "model.gguf").exists()
     assert specdec.convert(folder, tmp_path / "model.gguf", "BF16").is_file()
@@ -273,8 +275,8 @@ def test_tokenizer_and_chat_template(tmp_path: Path) -> None:
     path = specdec.convert(folder, tmp_path / "model.gguf")
     back = specdec.convert(path, tmp_path / "back")
     prompt = [{"role": "user", "content": "Hello"}]
-    for place in (path, back):
-        again = specdec.load(place)
+    for made in (path, back):
+        again = specdec.load(made)
         assert again.core.dtype == "bf16"
         assert again.tokenizer.bos_id == model.tokenizer.bos_id
         assert again.tokenizer.eos_ids == model.tokenizer.eos_ids
@@ -285,23 +287,23 @@ def test_tokenizer_and_chat_template(tmp_path: Path) -> None:
 
 
 def test_pieces(tmp_path: Path) -> None:
-    """SentencePiece's vocabularies; ids without token are not used."""
+    """SentencePiece vocabularies; ids without token are unused."""
     import sentencepiece
 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the quick brown fox jumps over the lazy dog. it was a dark and stormy night\n" * 40)
     config = {**CASES["llama"].config, "vocab_size": 80}
     folder = folder_of(tmp_path / "folder", Case("llama", "LlamaForCausalLM", config))
-    for kind in ("bpe", "unigram"):
+    for model_type in ("bpe", "unigram"):
         sentencepiece.SentencePieceTrainer.train(
-            input=str(corpus), model_prefix=str(tmp_path / kind), vocab_size=78, model_type=kind,
+            input=str(corpus), model_prefix=str(tmp_path / model_type), vocab_size=78, model_type=model_type,
             hard_vocab_limit=False, normalization_rule_name="identity", remove_extra_whitespaces=False,
             character_coverage=1.0, minloglevel=2,
         )  # fmt: skip
-        shutil.copy(tmp_path / f"{kind}.model", folder / "tokenizer.model")
+        shutil.copy(tmp_path / f"{model_type}.model", folder / "tokenizer.model")
         model = specdec.load(folder)
-        path = specdec.convert(folder, tmp_path / f"{kind}.gguf", "F32")
-        assert read_gguf(path)[0].get("tokenizer.ggml.model") == {"bpe": "llama", "unigram": "t5"}[kind]
+        path = specdec.convert(folder, tmp_path / f"{model_type}.gguf", "F32")
+        assert read_gguf(path)[0].get("tokenizer.ggml.model") == {"bpe": "llama", "unigram": "t5"}[model_type]
         again = specdec.load(path)
         for text in ("the dog  jumps", " over it", "dark"):
             assert again.tokenizer.encode(text) == model.tokenizer.encode(text)
@@ -309,10 +311,10 @@ def test_pieces(tmp_path: Path) -> None:
 
 def test_what_a_file_cannot_say(tmp_path: Path) -> None:
     windows = Case("llama", "MistralForCausalLM", {"sliding_window": 5}, change=CASES["llama"].change)
-    with pytest.raises(UnsupportedModelError, match="cannot describe: sliding_window is 5, and m.gguf would"):
+    with pytest.raises(UnsupportedModelError, match="cannot describe: sliding_window is 5, but m.gguf would"):
         specdec.convert(folder_of(tmp_path / "windows", windows), tmp_path / "m.gguf")
     other = Case("", "OPTForCausalLM")
-    with pytest.raises(UnsupportedModelError, match="is a OPTForCausalLM, which GGUF files cannot hold"):
+    with pytest.raises(UnsupportedModelError, match="is a OPTForCausalLM, which cannot be written as GGUF"):
         specdec.convert(folder_of(tmp_path / "opt", other), tmp_path / "m.gguf")
     folder = tmp_path / "embedded"
     shutil.copytree(TARGET, folder)
@@ -320,7 +322,7 @@ def test_what_a_file_cannot_say(tmp_path: Path) -> None:
     whole = json.loads((folder / "tokenizer.json").read_text())
     whole["pre_tokenizer"] = {"type": "Whitespace"}
     (folder / "tokenizer.json").write_text(json.dumps(whole))
-    with pytest.raises(TokenizerError, match="words that are cut by another rule"):
+    with pytest.raises(TokenizerError, match="a pre-tokenizer other than those of GGUF"):
         specdec.convert(folder, tmp_path / "m.gguf")
     assert specdec.load(specdec.convert(folder, tmp_path / "m.gguf", tokenizer=False)).tokenizer is None
 
@@ -331,11 +333,13 @@ def test_arguments(tmp_path: Path) -> None:
         specdec.convert(folder, tmp_path / "m.gguf", "Q9")
     path = specdec.convert(folder, tmp_path / "m.gguf")
     for out in ("m.specdec", "new"):
-        with pytest.raises(InputError, match="importance is given, for .*; expected None, but for a GGUF"):
+        with pytest.raises(
+            InputError, match="importance is given for .*; expected None, or out to end in .gguf"
+        ):
             specdec.convert(path, tmp_path / out, importance=path)
-    for kind in (None, "Q8_0"):
-        with pytest.raises(InputError, match="importance is given, for type .*; expected None, or one of Q4"):
-            specdec.convert(path, tmp_path / "n.gguf", kind, importance=path)
+    for ggml_type in (None, "Q8_0"):
+        with pytest.raises(InputError, match="importance is given for type .*; expected None, or one of Q4"):
+            specdec.convert(path, tmp_path / "n.gguf", ggml_type, importance=path)
     small = specdec.convert(folder, tmp_path / "small.gguf", "q8_0")
     assert read_gguf(small)[0].get("general.file_type") == 7
     packed = specdec.convert(folder, tmp_path / "m.specdec", "INT8")
@@ -362,7 +366,7 @@ def test_the_verb(tmp_path: Path) -> None:
 
 
 def test_names_of_outputs(tmp_path: Path) -> None:
-    """Points in the names of models are no suffixes; an empty folder is one, whatever its name."""
+    """Dots in model names are not suffixes; an existing empty folder counts as a folder."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     for out in ("d4.bin", "model.safetensors", "model.GGUF", "model.gguf.part", "m.pt"):
         with pytest.raises(InputError, match=r"expected .gguf, .specdec, or no suffix"):
@@ -374,12 +378,12 @@ def test_names_of_outputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("out", ["m.gguf", "m.specdec", "made"])
 def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -> None:
-    """With it, it is replaced when the new one is complete; after a failure it is what it was."""
+    """With force it is replaced once the new one is complete, and kept after a failure."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     other = folder_of(
         tmp_path / "other", replace(CASES["llama"], config=CASES["llama"].config | {"rope_theta": 500.0})
     )
-    first, second = (specdec.load(place).logits(SOURCE) for place in (folder, other))
+    first, second = (specdec.load(path).logits(SOURCE) for path in (folder, other))
     assert not np.array_equal(first, second)
     made = specdec.convert(folder, tmp_path / out, "f32")
     before = sorted(tmp_path.iterdir())
@@ -394,7 +398,7 @@ def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -
 
 
 def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
-    """Nor one that holds more than its model, such as the file that is converted."""
+    """Nor a folder with other files, such as the file being converted."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     source = specdec.convert(folder, folder / "model.gguf")
     for name in ("home", "d.gguf"):
@@ -409,7 +413,7 @@ def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
 
 
 def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or, where that fails half-way, nothing."""
+    """A failure midway changes nothing."""
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     expected, before = specdec.load(folder).logits(SOURCE), sorted(folder.iterdir())
 
@@ -431,20 +435,20 @@ def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("n_kv", [1, 2, 4])
 @pytest.mark.parametrize("vocabulary", [97, -97])
 def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:
-    """Its head is that of the embedding, or, with a negative size of the vocabulary, its own."""
+    """The head is tied, or separate with a negative vocabulary size."""
     header = (32, 70, 3, 4, n_kv, vocabulary, 40)
     path = write_llama2c(tmp_path / "model.bin", header, llama2c_tensors(header, seed=n_kv))
     made = specdec.convert(path, tmp_path / "model.gguf", "F32")
     assert ("output.weight" in read_gguf(made)[1]) == (vocabulary < 0)
     assert np.array_equal(specdec.load(made).logits(SOURCE), specdec.load(path).logits(SOURCE))
-    for kind in ("Q8_0", "Q4_K_M", "BF16"):
-        small = specdec.load(specdec.convert(path, tmp_path / f"{kind}.gguf", kind))
+    for ggml_type in ("Q8_0", "Q4_K_M", "BF16"):
+        small = specdec.load(specdec.convert(path, tmp_path / f"{ggml_type}.gguf", ggml_type))
         assert np.isfinite(small.logits(SOURCE)).all()
 
 
 @pytest.mark.parametrize("name", ["stories260K/stories260K.bin", "chars105/model5000.bin"])
 def test_a_trained_llama2c_file(shared: Path, tmp_path: Path, name: str) -> None:
-    """With its vocabulary, which SentencePiece then encodes."""
+    """Its vocabulary is then encoded by SentencePiece."""
     model = specdec.load(shared / "models" / name)
     again = specdec.load(specdec.convert(model.path, tmp_path / "model.gguf", "F32"))
     assert np.array_equal(again.logits(SOURCE), model.logits(SOURCE))
@@ -473,7 +477,7 @@ SAID: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", SAID)
 def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
-    """GGUF files have no field for biases of tokens, which are warned of."""
+    """GGUF has no field for token biases, which causes a warning."""
     folder = make_llama()
     (folder / "generation_config.json").write_text(json.dumps(fields))
     expected = specdec.load(folder).default_sampling
@@ -483,13 +487,13 @@ def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fiel
     biases = expected.pop("logit_bias", None)
     assert ["logit_bias" in str(one.message) for one in caught] == [True] * (biases is not None)
     specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
-    for place in (tmp_path / "model.gguf", tmp_path / "back"):
-        assert specdec.load(place).default_sampling == expected
+    for path in (tmp_path / "model.gguf", tmp_path / "back"):
+        assert specdec.load(path).default_sampling == expected
 
 
 @pytest.mark.parametrize("tokenizer", [None, False])
 def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, tokenizer: Any) -> None:
-    """Those of a folder without a generation_config.json."""
+    """Settings of a folder without generation_config.json."""
     fields = {"suppress_tokens": [3], "bad_words_ids": [[4, 5], [6]], "min_new_tokens": 2}
     folder = make_llama(**fields)
     made = specdec.convert(folder, tmp_path / "made", "int8", tokenizer=tokenizer)
@@ -498,7 +502,7 @@ def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, t
 
 
 def test_added_tokens_that_gguf_readers_hide(make_llama: Any, tmp_path: Path) -> None:
-    """Tokens of the names that end messages are special to them, whatever a file says."""
+    """Readers treat names of end-of-message tokens as special, whatever a file says."""
     from tokenizers import AddedToken
 
     library = library_tokenizer([])

@@ -1,6 +1,6 @@
-"""Drafts that copy: the automaton against brute force, and every guess against the method in plain Python.
+"""Drafts that copy: the automaton against brute force, and every draft token against plain Python.
 
-The target is forced to write a given text, so any course of accepted and rejected guesses can be made.
+The target is forced to write a given text, so any sequence of accepted and rejected tokens can occur.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGET = model_of(CONFIG, random_tensors(CONFIG))
 
 
 def ends(piece: list[int], text: list[int]) -> list[int]:
-    """Where a piece occurs in a text: indices of its last token."""
+    """Occurrences of a piece in a text: indices of its last token."""
     n = len(piece)
     return [i + n - 1 for i in range(len(text) - n + 1) if text[i : i + n] == piece]
 
@@ -53,8 +53,8 @@ TEXTS = st.lists(st.integers(0, 2), max_size=70) | st.composite(periodic)()
 @settings(deadline=None, max_examples=400)
 @given(TEXTS, TEXTS)
 def test_the_longest_suffix_that_occurred_before(text: list[int], other: list[int]) -> None:
-    """Of every beginning of a text; the place is a true one, and the most recent one in texts so short that
-    every suffix is refreshed with every token. Another text is found without being taken in."""
+    """Of every prefix of a text. The position is right, and the most recent one in texts so short that every
+    token refreshes every suffix. Another text is found without being appended."""
     for n in range(len(text) + 1):
         found = automaton(text[:n])
         length, end = found.repeated()
@@ -100,7 +100,7 @@ Copy = tuple[Callable[[int], "int | None"], int, "Odds"]
 
 
 class Odds:
-    """How often a match of each length foretold the next token; see csrc/draft/copy/copying.c."""
+    """How often a match of each length predicted the next token; see csrc/draft/copy/copying.c."""
 
     def __init__(self) -> None:
         self.tried: dict[int, float] = defaultdict(float)
@@ -175,12 +175,12 @@ def context_copies(
     ]
     copies = [copy for copy in copies if copy[0](0) is not None][:n_candidates]
     for make, source, _, length in matches:
-        for k in range(length, min_match - 1, -1):  # a suffix that ends nowhere else has nothing new to say
+        for k in range(length, min_match - 1, -1):  # a suffix that ends nowhere else adds nothing
             followers = {}
             for token in {source[end + 1] for end in ends(text[len(text) - k :], source[:-1])} - {-1}:
-                places = ends([*text[len(text) - k :], token], source)
-                at_the_end = places[-1] == len(source) - 1 and len(places) > 1
-                followers[places[-2] if at_the_end else places[-1]] = token
+                positions = ends([*text[len(text) - k :], token], source)
+                at_the_end = positions[-1] == len(source) - 1 and len(positions) > 1
+                followers[positions[-2] if at_the_end else positions[-1]] = token
             for at in sorted(followers, reverse=True):
                 begun = [copy[0](0) for copy in copies]
                 if len(copies) < n_candidates and followers[at] not in begun:
@@ -258,7 +258,7 @@ class PlainInputCopy:
 def check(
     draft: Copying, plain: PlainContextCopy | PlainInputCopy, prompt: list[int], output: list[int], gamma: int
 ) -> None:
-    """Compare the guesses of every round."""
+    """Compare the draft tokens of every round."""
     n_left = len(output)
     for done in forced(TARGET, draft, prompt, output, gamma):
         expected = grown(plain.copies(), gamma if n_left > 1 else 0, n_left - 1)
@@ -305,7 +305,7 @@ SOURCE = list(range(10, 40))
 @pytest.mark.parametrize(
     ("output", "n_candidates", "expected"),
     [
-        # 19 replaced: the token behind it is guessed
+        # 19 replaced: the token after it is drafted
         ([*SOURCE[:9], 99, *SOURCE[10:]], 1, [(SOURCE[:9], 9), (SOURCE[10:19], 9), (SOURCE[20:29], 9)]),
         # 99 inserted: replaced or inserted, two chains in turn, of which the second is right
         (
@@ -318,10 +318,10 @@ SOURCE = list(range(10, 40))
     ],
     ids=["substitution", "insertion", "deletion"],
 )  # fmt: skip
-def test_input_copy_finds_its_way_after_an_edit(
+def test_input_copy_continues_after_an_edit(
     output: list[int], n_candidates: int, expected: list[tuple[list[int], int]]
 ) -> None:
-    """A round gives one token more than it accepts, so every tenth is not guessed."""
+    """A round adds one token more than it accepts, so every tenth is not drafted."""
     draft = InputCopy(SOURCE, min_match=2, n_candidates=n_candidates)
     rounds = forced(TARGET, draft, [1, 2], output, gamma=9)
     assert [([*done.drafted], len(done.accepted)) for done in rounds] == expected

@@ -1,4 +1,4 @@
-"""Drafts and settings as the core takes them: arguments by name, each given once, none unknown."""
+"""Drafts and settings as arguments of the core: by name, each once, no unknown ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "token_recycling": (_core.TokenMatrix(np.full((N_VOCAB, 2), -1, np.int32)), [0, 0, 1], [0.6, 0.2]),
     "lookahead": (2, 2, 2), "ensemble": (False, [2, 2], [COPY, by_method("model", DRAFT)]),
     "python": ("a test", propose, None, None, drafts.Proposal, None, False, False),
-    "watched": (COPY, _core.Corrections(8, 4, 2)), "random": (),
+    "recorded": (COPY, _core.OnlineSamples(8, 4, 2)), "random": (),
     "fixed_acceptance": (COPY, 0.5, [[1, 2, 3] * 9]),
 }  # fmt: skip
 """Arguments of every method, which can be used."""
@@ -66,7 +66,7 @@ def test_each_argument_is_given_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "fixed_acceptance"])
 def test_a_description_may_change_once_the_session_is_made(name: str) -> None:
-    """What the drafter borrows is kept by the session."""
+    """The session keeps what the drafter borrows."""
     wanted = run_session(TARGET, None, [[1, 2, 3]], gamma=0, max_new_tokens=6)[0]
     draft = build(LLAMA, perturbed(TENSORS))
     values = [draft if value is DRAFT else value for value in VALUES[name]]
@@ -79,7 +79,7 @@ def test_a_description_may_change_once_the_session_is_made(name: str) -> None:
 
 
 class Odd(str):
-    """A name that is equal to none."""
+    """A name that equals no name."""
 
     __hash__ = object.__hash__
 

@@ -259,7 +259,7 @@ def test_public_function_takes_rows_and_options() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_logits_that_are_none_are_refused(logits) -> None:
+def test_invalid_logits_are_refused(logits) -> None:
     with pytest.raises(InputError, match="^logits "):
         distribution(logits)
 

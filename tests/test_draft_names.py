@@ -53,9 +53,9 @@ OF_OTHER_TARGETS = {"embedded", "mtp"}
 
 
 def test_every_draft_has_a_name() -> None:
-    kinds = {entry for name in drafts.__all__ if inspect.isclass(entry := getattr(drafts, name))}
-    kinds = {kind for kind in kinds if issubclass(kind, drafts.Draft)}
-    assert kinds - {name.draft for name in NAMES.values()} == WITHOUT_NAME
+    classes = {entry for name in drafts.__all__ if inspect.isclass(entry := getattr(drafts, name))}
+    classes = {each for each in classes if issubclass(each, drafts.Draft)}
+    assert classes - {name.draft for name in NAMES.values()} == WITHOUT_NAME
     assert {name.partition(":")[0] for name in (*NAMED, *SAVED)} | OF_OTHER_TARGETS == set(NAMES)
 
 
@@ -141,8 +141,8 @@ def test_wrong_parameters_are_named() -> None:
         ("ngram:no-such-file", "no-such-file: no such file"),
         ("prompt-lookup:no-such-file", "no-such-file: no such file"),
         ("lokahead", "expected lookahead perhaps"), ("ensemble:prompt-lookup+", "draft is ''"),
-        ("online:" * 3000 + "prompt-lookup", "at most 8 drafts within each other"),
-        ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 drafts within each other"),
+        ("online:" * 3000 + "prompt-lookup", "at most 8 nested drafts"),
+        ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 nested drafts"),
     ],
 )  # fmt: skip
 def test_wrong_names(text: str, message: str, target: specdec.Model) -> None:

@@ -33,7 +33,7 @@ PROMPT = [1, 5, 2, 7, 3, 5, 2]
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    """Of four layers and few tokens, so that random guesses are right now and then."""
+    """Four layers and few tokens, so that random draft tokens are accepted now and then."""
     config = llama_config(vocab_size=17, num_hidden_layers=4, max_position_embeddings=240)
     return specdec.load(write_hf(tmp_path_factory.mktemp("target"), config, seed=3), tokenizer=False)
 
@@ -141,13 +141,13 @@ def test_mimo_brings_a_head(tmp_path: Path) -> None:
     """Its tensors are no part of the target, and the draft is what the family's own code computes."""
     target, head = mimo(tmp_path, vocab_size=17, max_position_embeddings=120)
     draft = drafts.MTP(target)
-    assert (draft.kind, draft.path) == ("MTP", target.path)
+    assert (draft.variant, draft.path) == ("MTP", target.path)
     result = assert_chains_of_the_paper(head, draft)
     assert result.trace.n_drafted > 80
 
 
 def test_a_target_without_a_head_is_refused(target: specdec.Model, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM, which has no head"):
+    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM, which has no supported"):
         drafts.MTP(target)
     many, _ = mimo(tmp_path, num_nextn_predict_layers=3)
     with pytest.raises(UnsupportedModelError, match="'num_nextn_predict_layers' is 3"):
@@ -245,14 +245,14 @@ def test_another_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
             "shallow": {"vocab_size": 17},
         }.items()
     }
-    with pytest.raises(InputError, match=r"given is .*wide of d_model 48"):
+    with pytest.raises(InputError, match=r"the given target .*wide has d_model 48"):
         drafts.Eagle(path, folders["wide"])
     with pytest.raises(VocabularyMismatchError, match=r"expected the 61 of .*tokens"):
         drafts.Eagle(path, folders["tokens"])
     with refuses_field(path / "config.json", "eagle_aux_hidden_state_layer_ids[2]"):
         drafts.Eagle(path, folders["shallow"])
     draft = drafts.Eagle(path, target)
-    with pytest.raises(InputError, match=r"of n_layer 2; expected 4"):
+    with pytest.raises(InputError, match=r"with n_layer 2; expected 4"):
         specdec.generate(folders["shallow"], draft, PROMPT)
 
 
@@ -265,7 +265,7 @@ def test_usual_layers_are_taken_where_none_are_named(target: specdec.Model, tmp_
         del stored["eagle_aux_hidden_state_layer_ids"]
         (path / "config.json").write_text(json.dumps(stored))
         if captures is None:
-            with pytest.raises(InputError, match="4 layers are too few for the usual ones"):
+            with pytest.raises(InputError, match="4 layers are too few for the default"):
                 drafts.Eagle(path, model)
             assert drafts.Eagle(path, model, captures=[4, 0, 4]).captures == (4, 0, 4)
         else:
@@ -288,7 +288,7 @@ def test_what_training_wrote_of_the_target_counts(target: specdec.Model, layout:
         write_hf(tmp_path / "other", llama_config(vocab_size=17, num_hidden_layers=4, rms_norm_eps=1e-4)),
         tokenizer=False,
     )
-    with pytest.raises(InputError, match=f"for the target '.*{target.path.name}'; given is .*other"):
+    with pytest.raises(InputError, match=f"for the target '.*{target.path.name}'; the given one is .*other"):
         drafts.load(path, other)
     for wrong, field in (({"captures": captures}, "specdec_draft.target"), (3, "specdec_draft")):
         (path / "config.json").write_text(json.dumps(config | {"specdec_draft": wrong}))
@@ -309,7 +309,7 @@ LAYERS = "eagle_aux_hidden_state_layer_ids"
         ({}, {"d2t": np.full(9, 9)}, r"element \[8\] is 9; expected -8 to 8"),
         ({}, {"d2t": -np.arange(9)}, "gives the target's token 0 9 times"),
         ({}, {"fc.weight": np.zeros((32, 64), "f4")}, r"shape \[32, 64\]; expected \[32, 96\]"),
-        ({}, {"mask_hidden": np.zeros((1, 96), "f4")}, "without use: 'mask_hidden'"),
+        ({}, {"mask_hidden": np.zeros((1, 96), "f4")}, "does not use: 'mask_hidden'"),
         ({}, {"norm.weight": np.full(32, np.nan, "f4")}, r"draft: tensor output_norm.weight: element \[0\]"),
         ({"parallel_drafting": True}, {}, "'parallel_drafting'"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, {}, "use_aux_hidden_state'"),

@@ -1,4 +1,4 @@
-"""Models with an encoder: the encoder's output, and texts with sources of their own."""
+"""Models with an encoder: the encoder's output, and sequences with their own sources."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_output_is_near_the_reference_and_does_not_depend_on_threads(name, n
 
 
 def test_a_source_that_is_longer_than_any_text_is_attended_to_in_the_same_order():
-    """More keys than the scratch has room for 40 rows of: fewer rows are computed together."""
+    """More keys than the scratch buffer holds for 40 rows: fewer rows are computed at once."""
     one = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "score_scales": [0.5]}
     config = RELATIVE | {"n_ctx": 64, "encoder": RELATIVE["encoder"] | one | {"n_ctx": 6000}}
     tensors = random_tensors(config)
@@ -101,7 +101,7 @@ def test_tensors_have_names_of_their_own():
 
 
 class World:
-    """A target, a draft of its shape, texts with sources, and what plain decoding makes of each alone."""
+    """A target, a draft of its shape, sequences with sources, and each one decoded alone without draft."""
 
     def __init__(self, config: dict[str, Any], **formats: Any) -> None:
         tensors = random_tensors(config)
@@ -134,7 +134,7 @@ def world(request):
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_a_batch_has_the_bits_of_each_text_alone(world, n_threads):
-    """Plain, drafted by a model with an encoder and by one without."""
+    """Without draft, and with drafts with and without an encoder."""
     for draft in (None, world.draft, world.decoder):
         world.check(draft, n_threads=n_threads)
 
@@ -170,7 +170,7 @@ def test_no_format_changes_that(dtype, cache_dtype):
 
 
 def finish(session: Session) -> tuple[list[int], Any]:
-    """New tokens and logits of sequence 0."""
+    """Return new tokens and logits of sequence 0."""
     tokens, logits = [], []
     while records := session.round():
         for record in records:
@@ -182,7 +182,7 @@ def finish(session: Session) -> tuple[list[int], Any]:
 
 @needs_hooks
 def test_equal_sources_are_encoded_once():
-    """An encoded source is two blocks of memory. A draft makes keys and values of its own."""
+    """An encoded source is two blocks of memory. A draft has its own keys and values."""
     target = build(RELATIVE, random_tensors(RELATIVE))
     one, other = source_of(RELATIVE, 40), source_of(RELATIVE, 40, 1)
     n_blocks = []
@@ -234,7 +234,7 @@ def test_rounds_allocate_nothing():
 
 @pytest.fixture(scope="module")
 def models() -> tuple[_core.Model, _core.Model]:
-    """With an encoder, and without."""
+    """Models with and without encoder."""
     return build(OTHER_SIZES, random_tensors(OTHER_SIZES)), build(LLAMA, random_tensors(LLAMA))
 
 
@@ -349,7 +349,7 @@ def test_every_allocation_may_fail():
 
 
 def test_threads_may_share_a_model():
-    """Encoders of several threads take turns layer by layer."""
+    """Encoders of several threads alternate layer by layer."""
     model = build(RELATIVE, random_tensors(RELATIVE))
     sources = [source_of(RELATIVE, 20 + 30 * i, i) for i in range(4)]
     wanted = [model.encode(source) for source in sources]
@@ -389,7 +389,7 @@ def test_a_layer_whose_attention_is_skipped_does_not_see_the_source(case):
 
 def test_a_source_is_given_to_models_with_an_encoder_and_no_others(case):
     config, tensors, source, ids = case
-    with pytest.raises(ValueError, match="has a source"):
+    with pytest.raises(ValueError, match="source is required"):
         reference.logits(config, tensors, ids)
     with pytest.raises(ValueError, match="encoder"):
         reference.logits({n: v for n, v in config.items() if n != "encoder"}, tensors, ids, source=source)

@@ -1,4 +1,4 @@
-"""Ends of text and first tokens that a folder's configuration names, for models without tokenizer."""
+"""EOS and initial tokens from a folder's configuration, for models without tokenizer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ N_NEW = 24
 
 @pytest.fixture(scope="module", autouse=True)
 def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
+    """Import the libraries lazily, because that takes seconds."""
     global torch, transformers
     import torch
     import transformers
 
 
 def saved(folder: Path, network: Any, seed: int) -> Path:
-    """A network of random weights, large enough for texts of many tokens, as transformers saves it."""
+    """Save a random network of transformers that generates long varied texts."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -46,17 +46,19 @@ def decoder(folder: Path, seed: int = 3) -> Path:
 
 
 def encoder_decoder(folder: Path, name: str, seed: int) -> Path:
-    kind = getattr(transformers, name)
-    return saved(folder, kind._from_config(ENCODER_DECODERS[name](), attn_implementation="eager"), seed)
+    model_class = getattr(transformers, name)
+    return saved(
+        folder, model_class._from_config(ENCODER_DECODERS[name](), attn_implementation="eager"), seed
+    )
 
 
 def late_token(text: list[int]) -> int | None:
-    """A token that a text has after four others first; None if it is too uniform."""
+    """Return a token that first occurs after four others; None if the text is too uniform."""
     return next((token for i, token in enumerate(text) if i > 3 and token not in text[:i]), None)
 
 
 def write_fields(folder: Path, config: dict[str, Any], generation: dict[str, Any] | None) -> None:
-    """Set fields of config.json; generation_config.json has the other fields alone, or is not there."""
+    """Set fields of config.json, and write or remove generation_config.json."""
     whole = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(whole | config))
     file = folder / "generation_config.json"
@@ -66,10 +68,10 @@ def write_fields(folder: Path, config: dict[str, Any], generation: dict[str, Any
 
 
 def theirs(folder: Path, prompt: list[int]) -> list[int]:
-    """The greedy text of transformers, with everything that it begins with but the prompt of a decoder."""
+    """Return transformers' greedy text with all initial tokens except a decoder's prompt."""
     config = transformers.AutoConfig.from_pretrained(folder)
-    kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
-    auto = getattr(transformers, f"AutoModelFor{kind}")
+    task = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
+    auto = getattr(transformers, f"AutoModelFor{task}")
     network = auto.from_pretrained(folder, attn_implementation="eager").float().eval()
     found = network.generate(torch.tensor([prompt]), max_new_tokens=N_NEW, do_sample=False)[0].tolist()
     return found if config.is_encoder_decoder else found[len(prompt) :]
@@ -134,7 +136,7 @@ def test_an_encoder_decoder_begins_and_ends_where_transformers_does(
 
 
 def test_a_copy_of_the_model_ends_alike(tmp_path: Path) -> None:
-    """Packed files, chat templates and GGUF files keep what the configuration names."""
+    """Packed files, chat templates and GGUF files keep the configuration's ids."""
     folder = decoder(tmp_path / "folder")
     write_fields(folder, {"eos_token_id": [4, 6], "bos_token_id": 5}, None)
     model = specdec.load(folder, tokenizer=False)
@@ -142,8 +144,8 @@ def test_a_copy_of_the_model_ends_alike(tmp_path: Path) -> None:
     specdec.convert(folder, tmp_path / "packed.specdec", tokenizer=False)
     specdec.convert(folder, tmp_path / "model.gguf", "F32", tokenizer=False)
     specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
-    places = [tmp_path / name for name in ("packed.specdec", "model.gguf", "back")]
-    copies = [model.with_chat_template("x"), *map(specdec.load, places)]
+    paths = [tmp_path / name for name in ("packed.specdec", "model.gguf", "back")]
+    copies = [model.with_chat_template("x"), *map(specdec.load, paths)]
     assert [(copy.bos_id, copy.eos_ids) for copy in copies] == [(5, (4, 6))] * 4
     write_fields(folder, {}, {"do_sample": False})  # config.json counts where the other file is silent
     assert specdec.load(folder, tokenizer=False).eos_ids == (4, 6)

@@ -88,8 +88,8 @@ def test_clients_that_come_and_go(world: World, name: str, gamma: Any) -> None:
         draws = random.Random(f"{name} {number}")
         for _ in range(4):
             prompt, how = request_of(world, draws)
-            ways = [None, Speculative(draft=False), Speculative(gamma=draws.randint(0, 3))]
-            speculative = draws.choice(ways)
+            choices = [None, Speculative(draft=False), Speculative(gamma=draws.randint(0, 3))]
+            speculative = draws.choice(choices)
             expected = alone(world, prompt, how)
             prediction = expected[0].tokens if draws.random() < 0.3 else None
             generation = engine.submit(prompt, prediction=prediction, speculative=speculative, **how)
@@ -152,12 +152,12 @@ def test_settings_that_cannot_be_met_end_their_own_request(world: World, engine:
 
 
 class Noting:
-    """Guesses nothing right, notes who asks, and fails in a method for the texts that begin with a token."""
+    """Proposes nothing right, records calls, and fails in a method for texts that begin with a token."""
 
     trees = True
 
-    def __init__(self, guesses: Sequence[int] = (), fails: tuple[str, int] | None = None) -> None:
-        self.guesses, self.fails = list(guesses), fails
+    def __init__(self, proposal: Sequence[int] = (), fails: tuple[str, int] | None = None) -> None:
+        self.proposal, self.fails = list(proposal), fails
         self.asked: set[int] = set()
 
     def _note(self, method: str, tokens: Any) -> None:
@@ -170,7 +170,7 @@ class Noting:
 
     def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
         self._note("propose", tokens)
-        return self.guesses
+        return self.proposal
 
     def commit(self, sequence: int, tokens: Any) -> None:
         self._note("commit", tokens)
@@ -179,7 +179,7 @@ class Noting:
 @pytest.mark.parametrize("method", ["begin", "propose", "commit"])
 @pytest.mark.parametrize("where", ["alone", "predicted", "several", "nested"])
 def test_a_draft_that_fails_for_a_text_ends_it_alone(world: World, method: str, where: str) -> None:
-    """A text that the draft does not guess for goes on too, whatever the draft thinks of it."""
+    """A text continues without draft tokens when the draft proposes none."""
     draft: Any = Noting([1], (method, 7))
     if where == "several":
         draft = specdec.drafts.Ensemble(world.draft, draft, adaptive=False)
@@ -234,15 +234,15 @@ def test_requests_choose_among_drafts(world: World, predictions: bool) -> None:
             engine.submit([1, 2], speculative=Speculative(draft="small"))
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+@pytest.mark.parametrize("error_type", [RuntimeError, SystemExit])
 @pytest.mark.parametrize("method", ["remember", "rng_key"])
 def test_a_draft_that_fails_before_or_after_a_text(
-    world: World, kind: type[BaseException], method: str
+    world: World, error_type: type[BaseException], method: str
 ) -> None:
     """Whatever the draft raises, of texts that are cancelled too, and the engine goes on."""
 
     def fail(*_: Any) -> int:
-        raise kind(method)
+        raise error_type(method)
 
     draft = type("Fails", (specdec.drafts.OnlineNgram,), {method: fail})(3)
     with Engine(world.target, draft, n_slots=1, n_text=100) as engine:
@@ -251,7 +251,7 @@ def test_a_draft_that_fails_before_or_after_a_text(
             if cancelled:
                 generation.next(WAIT_S)
                 generation.cancel()
-            with pytest.raises(kind, match=method):
+            with pytest.raises(error_type, match=method):
                 generation.results(WAIT_S)
 
 
@@ -355,7 +355,7 @@ def test_predictions_are_copied_and_counted(world: World) -> None:
 
 @pytest.mark.parametrize("rule", ["block", "k-sequential"])
 def test_rules_for_one_draft_copy_predictions_alone(world: World, rule: Any) -> None:
-    """They cannot judge copies beside guesses of a draft: there the prediction drafts in its place."""
+    """They cannot judge copies together with a draft's tokens: the prediction replaces the draft."""
     how: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.3, "seed": 3, "verify": rule}
     with Engine(world.target, world.draft, n_slots=2, n_text=200) as engine:
         text = engine.submit(world.ids[:30], **how).result(WAIT_S)
@@ -401,7 +401,7 @@ def test_too_many_and_closed(world: World) -> None:
     held = engine.submit([1, 2], max_new_tokens=3, transform=gate)
     assert gate.reached.wait(WAIT_S)
     queued = [engine.submit([1, 2], max_new_tokens=3) for _ in range(2)]
-    with pytest.raises(BusyError, match="2 texts wait; expected at most 2, with 1 text more"):
+    with pytest.raises(BusyError, match="2 texts waiting; expected at most 2 with 1 text more"):
         engine.submit([1, 2], max_new_tokens=3)
     assert engine.metrics().n_refused == 1 and engine.metrics().n_waiting == 2
     queued[0].cancel()
@@ -431,7 +431,7 @@ def test_a_close_that_does_not_drain_cancels_all(world: World) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than 200"),
+    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than n_text .200"),
     ({"prompt": []}, InputError, "prompt"), ({"prompt": ["a", "b"]}, InputError, "one prompt"),
     ({"logprobs": 21}, InputError, "logprobs is 21; expected .*20"),
     ({"gamma": 3}, TypeError, "'gamma'; generate, stream, agenerate, astream have it"),
@@ -443,9 +443,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "kind", "message"), REFUSED)
-def test_bad_requests_are_refused(engine: Engine, how: dict[str, Any], kind: Any, message: str) -> None:
-    with pytest.raises(kind, match=message):
+@pytest.mark.parametrize(("how", "error", "message"), REFUSED)
+def test_bad_requests_are_refused(engine: Engine, how: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
         engine.submit(**({"prompt": [1, 2]} | how))
 
 
@@ -517,7 +517,7 @@ def test_tasks_that_are_cancelled_end_their_texts(world: World, engine: Engine) 
 def test_a_task_that_is_cancelled_while_a_thread_begins_it(
     world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the thread makes after that is not left behind: a request, an engine of one call."""
+    """Nothing that the thread makes afterwards remains: a request, an engine of one call."""
     for name in ("submit", "__init__"):
         inside, goes_on = threading.Event(), threading.Event()
         plain = getattr(Engine, name)
@@ -567,8 +567,8 @@ def test_a_loop_that_ends_with_an_open_stream(
 
 def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
     calls: dict[str, dict[str, Any]] = {
-        "target or draft is given with an engine": {"engine": engine, "target": world.target},
-        "gamma is given with an engine": {"engine": engine, "gamma": 3}, "target is None": {},
+        "target or draft cannot be combined with an engine": {"engine": engine, "target": world.target},
+        "gamma cannot be combined with an engine": {"engine": engine, "gamma": 3}, "target is None": {},
         "prompt is missing": {"engine": engine, "prompt": None},
     }  # fmt: skip
     for message, how in calls.items():

@@ -1,6 +1,6 @@
 """Several drafts at once: the merged tree, the budgets, and which of them are asked.
 
-That rejection is exact on their trees, drawn from what they say, is shown in `test_every_drafter.py`.
+`test_every_drafter.py` tests that rejection is exact on their trees.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_the_trees_are_appended_in_the_order_of_the_drafts(target: _core.Model) 
         (10, (4, 4, 4), (99, 99, 99), [4, 3, 3]),
         (2, (4, 4, 4), (99, 99, 99), [1, 1]),
         (1, (4, 4, 4), (99, 99, 99), [1]),
-        (6, (4, 4, 4), (0, 99, 99), [2, 3, 3]),  # what the first leaves goes to the others
+        (6, (4, 4, 4), (0, 99, 99), [2, 3, 3]),  # the others get the rest of the first
         (6, (4, 4, 4), (99, 0, 99), [2, 2, 4]),
         (8, (2, 4, 4), (99, 99, 99), [2, 3, 3]),
         (30, (2, 4, 4), (99, 99, 99), [6, 12, 12]),  # in their ratio
@@ -93,7 +93,7 @@ def test_the_budget_is_split_evenly(
 
 
 def test_who_brings_more_gets_more(target: _core.Model) -> None:
-    """Adaptive, with room for half of what they ask for: a draft is always right, and one never is."""
+    """Adaptive, with capacity for half of their requests: one draft is always right, the other never."""
     tokens, _, _ = run_session(target, None, [[1, 2]], gamma=0, max_new_tokens=60)
     text = [1, 2, *tokens[0]]
     right = Scripted(lambda known, budget: text[len(known) : len(known) + budget], 8)
@@ -109,7 +109,7 @@ def test_who_brings_more_gets_more(target: _core.Model) -> None:
 
 
 class Rounds:
-    """Rounds without a clock: of one draft, behind others of whom so many tokens are expected.
+    """Simulated rounds of one draft, after others that expect so many accepted tokens.
 
     Plain decoding takes a second a round, and each row more `row_s`.
     """
@@ -121,8 +121,8 @@ class Rounds:
         self, n: int, *, brings: int = 0, seconds: float = 0.0, n_nodes: int = 1, row_s: float = 0.0,
         already: int = 0, after_s: float = 0.0,
     ) -> int:  # fmt: skip
-        """Of n rounds, how many the draft was asked in: it then makes n_nodes guesses, one after the other,
-        of which the first are right. after_s: what the target takes longer behind it."""
+        """Return in how many of n rounds the draft was asked: it drafts a chain of n_nodes, of which
+        the first are right. after_s: additional time of the target after it."""
         n_asked = 0
         for _ in range(n):
             rows = 1 + already
@@ -204,11 +204,11 @@ def test_one_long_round_changes_little(hiccup: dict[str, Any]) -> None:
     assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
 
 
-@pytest.mark.parametrize(("guesses", "n_asked"), [([3], 10), ([], 30)], ids=str)
-def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_asked: int) -> None:
-    """It costs so much that its first trial is far off. One that never guesses loses a few tokens first."""
+@pytest.mark.parametrize(("draft_tokens", "n_asked"), [([3], 10), ([], 30)], ids=str)
+def test_a_draft_that_brings_nothing_is_soon_left_out(draft_tokens: list[int], n_asked: int) -> None:
+    """It costs so much that its first trial is late. One that never drafts loses a few tokens first."""
     model, _ = small_pair()
-    slow = Scripted(guesses, seconds=0.05)
+    slow = Scripted(draft_tokens, seconds=0.05)
     out = specdec.generate(model, Ensemble(slow), "Once upon a time", max_new_tokens=100, ignore_eos=True)
     assert 1 <= len(slow.budgets) < n_asked < out.trace.n_calls
     commits = [note for note in slow.calls if note[0] == "commit"]
@@ -216,7 +216,7 @@ def test_a_draft_that_brings_nothing_is_soon_left_out(guesses: list[int], n_aske
 
 
 def test_a_draft_of_a_draft_is_left_out_too() -> None:
-    """The next round of the draft shows what came of its guesses, which need not become text."""
+    """The next round of the draft shows the outcome of its draft tokens, which need not become text."""
     model, draft = small_pair()
     slow = Scripted(lambda _, budget: [3] * min(3, budget), gamma=3, seconds=0.03)
     nested = ModelDraft(draft, draft=Ensemble(slow))
@@ -225,7 +225,7 @@ def test_a_draft_of_a_draft_is_left_out_too() -> None:
 
 
 def test_rows_of_earlier_drafts_are_counted_once() -> None:
-    """Two drafts guess alike, and pay. Rounds without the one behind them are known, so it is tried again."""
+    """Two drafts propose the same, and pay. Rounds without the last are known, so it is tried again."""
     model, _ = small_pair()
     how = {"max_new_tokens": 200, "ignore_eos": True}
     plain = specdec.generate(model, None, "Once upon a time", **how)
@@ -242,11 +242,11 @@ def test_without_adapting_all_are_asked() -> None:
     best = Ensemble(Scripted([]), slow, adaptive=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
     out = specdec.generate(small_pair()[0], best, "Once upon a time", **options)
-    assert len(slow.budgets) == out.trace.n_calls - 1  # the last round has no room for a guess
+    assert len(slow.budgets) == out.trace.n_calls - 1  # the last round has no capacity for a draft token
 
 
 def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
-    """Lookahead among others proposes what it would alone. Coupled, where its random numbers are the same."""
+    """Lookahead in an ensemble proposes the same as alone. Coupled, with the same random numbers."""
     look = Lookahead(3, 3)
     how = {"temperature": 0.8, "rule": "coupled"}
     alone = run_session(target, look.describe(None), PROMPTS, gamma=12, **how)  # type: ignore[arg-type]
@@ -260,18 +260,18 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
         return [(text[len(known)] + 1) % N_VOCAB]
 
     best = Ensemble(Scripted(wrong), look, adaptive=False)
-    behind = run_session(target, describe(best), PROMPTS, gamma=16, **how)
-    for mine, its in zip(behind[2], alone[2], strict=True):
+    last = run_session(target, describe(best), PROMPTS, gamma=16, **how)
+    for mine, its in zip(last[2], alone[2], strict=True):
         assert mine["tokens"] == its["tokens"]
         assert mine["drafted"][1:] == its["drafted"]
 
 
-def test_what_the_drafts_are_told(target: _core.Model) -> None:
+def test_calls_of_the_drafts(target: _core.Model) -> None:
     """Each prompt once, and each text after every round, to its end."""
-    told = [Scripted([5]), Scripted([6])]
-    best = describe(Ensemble(*told, adaptive=False))
+    calls = [Scripted([5]), Scripted([6])]
+    best = describe(Ensemble(*calls, adaptive=False))
     tokens, _, records = run_session(target, best, PROMPTS, gamma=8, max_new_tokens=4)
-    for draft in told:
+    for draft in calls:
         begun = [note for note in draft.calls if note[0] == "begin"]
         assert begun == [("begin", i, prompt) for i, prompt in enumerate(PROMPTS)]
         last = {note[1]: note[2] for note in draft.calls if note[0] == "commit"}

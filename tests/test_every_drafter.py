@@ -1,8 +1,8 @@
-"""What is promised of every draft, of every draft: section 3.6, appendix A.1, and contracts 1 to 3.
+"""The promises for every draft, tested for every draft: section 3.6, appendix A.1, contracts 1 to 3.
 
 - Greedy and coupled output is plain output, tokens and logits, to the last bit: on the embedded pair, on
   checkpoints trained elsewhere and on an encoder-decoder, alone and in a batch, wherever the text ends.
-- Rejection is exact for the trees that the draft really proposes, drawn from what it says that it draws from:
+- Rejection is exact for the trees that the draft really proposes and the distributions it reports:
   summed over all of them, and over every random number of the compiled rule.
 """
 
@@ -39,15 +39,15 @@ from worlds.mixtures import qwen3_moe_config, qwen3_moe_tensors
 
 NAMES = list(DRAFTS)
 UNSEEDED = {"ensemble that adapts", *REMEMBERING}
-"""Which drafts are asked depends on times that are measured, or what they guess on the texts before."""
+"""Which drafts are asked depends on measured times, or their draft tokens on earlier texts."""
 TELLING = {
     "object", "object with branches", "drafted by an object", "ensemble", "ensemble of layers",
     "ensemble with look-ahead embeddings",
 }  # fmt: skip
-"""Drafts with an object that keeps what it is told of the sequences of one run."""
+"""Drafts with an object that keeps state of the sequences of one run."""
 IN_PYTHON = TELLING | {"object that draws", "object that draws branches", "ensemble of objects that draw"}
 LEARNED = {name for name in NAMES if re.search("heads|eagle|recurrent|embeddings|vocab|text", name)}
-"""Drafts whose memory their own tests look after."""
+"""Drafts whose memory has its own tests."""
 N_NEW = 40
 COUPLED = {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5}
 HOW: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": COUPLED}
@@ -75,7 +75,7 @@ def larger(trained: Iterable[str], switches: Iterable[str]) -> list[Any]:
 WITH_WINDOWS = [
     name for name, config in ALL_SWITCHES.items() if any(config.get("windows") or [config["sliding_window"]])
 ]
-"""Configurations whose caches are kept in other ways; the other switches change no more than numbers."""
+"""Configurations with other cache layouts; the other switches only change numbers."""
 
 
 @pytest.fixture(scope="module", params=[*SMALL, *larger(TRAINED, ALL_SWITCHES)])
@@ -85,7 +85,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module", params=[*SMALL, *larger(["stories260K"], WITH_WINDOWS)])
 def kept_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """One of those that differ in what is kept of a text; the trained ones keep all of it."""
+    """A world whose cache keeps only a part of a text; the trained ones keep all of it."""
     return made(request, tmp_path_factory)
 
 
@@ -136,9 +136,9 @@ def prompts_of(world: World) -> list[list[int]]:
 
 
 def run(world: World, draft: Any, prompt: Any, **options: Any) -> Any:
-    """What `specdec.generate` makes of a prompt, or of several.
+    """Run `specdec.generate` on one prompt or several.
 
-    In an encoder-decoder they are what the decoder's text goes on with, each with a source of its own.
+    In an encoder-decoder the decoder continues them, each with its own source.
     """
     if world.target.config.encoder is None:
         return specdec.generate(world.target, draft, prompt, **options)
@@ -190,15 +190,15 @@ def test_output_is_plain_output(world: World, name: str, request: pytest.Fixture
                 assert_equal(got, one)
             found += batch
         assert any(run.trace.n_drafted for run in found), (
-            f"{name}, {how}: proposed nothing after the texts of prompts_of: they lack what it guesses from"
+            f"{name}, {how}: proposed nothing after the texts of prompts_of: they lack what it drafts from"
         )
 
 
 @cache
-def filled(world: World, room: int) -> tuple[list[int], specdec.Result]:
+def filled(world: World, n_free: int) -> tuple[list[int], specdec.Result]:
     """A prompt that leaves room for so many tokens, and its plain continuation to the end of the context."""
     n_ctx = world.target.config["n_ctx"] - len(world.target.decoder_start)
-    prompt = (world.ids * n_ctx)[: n_ctx - room]
+    prompt = (world.ids * n_ctx)[: n_ctx - n_free]
     return prompt, run(world, None, prompt, max_new_tokens=None, ignore_eos=True, logits=True)
 
 
@@ -215,16 +215,16 @@ def test_texts_end_where_plain_texts_end(kept_world: World, name: str) -> None:
             got = run(world, draft, prompt, max_new_tokens=N_NEW, stop=stop, **options)
             assert got.finish_reason == "stop" and got.stop == stop
             assert_equal(got, whole, whole.tokens.index(stop) + 1)
-    for room in (1, 2, 5, 11):
-        prompt, full = filled(world, room)
+    for n_free in (1, 2, 5, 11):
+        prompt, full = filled(world, n_free)
         got = run(world, draft, prompt, max_new_tokens=None, **options)
-        assert got.finish_reason == full.finish_reason == "context" and len(got.tokens) == room
+        assert got.finish_reason == full.finish_reason == "context" and len(got.tokens) == n_free
         assert_equal(got, full)
 
 
 @pytest.mark.parametrize("name", named(name for name in NAMES if name not in UNSEEDED))
 def test_a_sampled_run_follows_from_its_seed(kept_world: World, name: str) -> None:
-    """Contract 3 of the rejection rule; the draft made anew, so that nothing is left over from a run."""
+    """Contract 3 of the rejection rule, with a new draft for each run."""
     world = kept_world
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "ignore_eos": True, "seed": 3}
     runs = [
@@ -234,7 +234,7 @@ def test_a_sampled_run_follows_from_its_seed(kept_world: World, name: str) -> No
     assert [course(one) for one in runs[0]] == [course(one) for one in runs[1]]
     for prompt, one in zip(prompts_of(world), runs[0], strict=True):
         alone = run(world, DRAFTS[name](world), prompt, **options | {"seed": [one.seed]})
-        assert course(alone) == course(one), "the text before it in its slot, or beside it, is not forgotten"
+        assert course(alone) == course(one), "the text before it in its slot, or next to it, has an effect"
 
 
 def course(result: specdec.Result) -> tuple[list[int], list[Any]]:
@@ -272,7 +272,7 @@ def test_memory_may_be_lacking(tiny_decoder: World, name: str) -> None:
     if name in IN_PYTHON:
         return
     session = open_session(tiny_decoder, draft, 2, 3, n_new=9)
-    session.round()  # a draft that reads texts late has its memory from here on
+    session.round()  # a draft that reads texts lazily has its memory from here on
     with allowing(0):
         while session.round():
             pass
@@ -348,7 +348,7 @@ def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) ->
 
 
 def tree_of(record: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Guesses and their parents."""
+    """Draft tokens and their parents."""
     return tuple(record["drafted"]), tuple(record["parents"])
 
 
@@ -381,14 +381,14 @@ JUDGED += [
 def test_verification_is_exact_for_what_is_proposed(
     tiny: World, name: str, rule: str, lenience: float, greedy_draft: bool
 ) -> None:
-    """The law of the new tokens, over every tree that the draft proposes and every outcome, to 1e-10.
+    """The distribution of the new tokens, over every proposed tree and every outcome, to 1e-10.
 
     With lenience the bound of A.5 instead: n first tokens are no more than 1 / l**n times as probable. The
-    rule is given the rows of the session: weights, and point masses where a guess was chosen.
+    rule is given the rows of the session: weights, and point masses for chosen tokens.
 
     A tree's probability is the product of what its nodes were drawn from; that this is so is tested by its
-    frequency (chi-square, false alarm 1e-4 each, the seed is fixed). Trees too rare to have come up are
-    what the law may lack.
+    frequency (chi-square, false alarm 1e-4 each, the seed is fixed). The distribution may only lack trees
+    too rare to occur.
     """
     records = first_rounds(tiny, name, greedy_draft)
     if name in CHOSEN:
@@ -411,7 +411,7 @@ def test_verification_is_exact_for_what_is_proposed(
         probabilities[key] = float(np.prod([rows[i, tokens[i]] for i in range(1, len(tokens))]))
         for box in cells(compiled, tokens, parents, target_probs, rows):
             outputs[(*(tokens[node] for node in box.path), box.token)] += probabilities[key] * box.probability
-    assert depth > 0, f"{name} proposed nothing after PROMPT: it needs something that {name} guesses from"
+    assert depth > 0, f"{name} proposed nothing after PROMPT: it needs something that {name} drafts from"
     missing = 1.0 - sum(probabilities.values())
     assert -1e-9 < missing < 0.02
     if lenience < 1:
@@ -478,4 +478,4 @@ def test_a_session_judges_as_the_reference_does(
             texts[i] += record["tokens"]
             n_drafted += len(record["drafted"])
     session.close()
-    assert n_drafted > 0, f"{name} proposed nothing after PROMPT: it needs something that {name} guesses from"
+    assert n_drafted > 0, f"{name} proposed nothing after PROMPT: it needs something that {name} drafts from"

@@ -77,7 +77,7 @@ def test_the_figure_has_the_rounds_and_gamma(explorer: Explorer) -> None:
     assert curve.get_ydata() == pytest.approx([sum(alpha**i for i in range(g + 1)) for g in range(13)])
     assert (list(here.get_xdata()), list(here.get_ydata())) == ([3], [trace.tokens_per_call])
     assert list(other.get_xdata()) == [5]
-    assert explorer.summary().startswith(f"{trace.tokens_per_call:.2f} tokens per run of the target, α = ")
+    assert explorer.summary().startswith(f"{trace.tokens_per_call:.2f} tokens per target forward pass, α = ")
     assert explorer.png().startswith(b"\x89PNG")
 
 
@@ -98,7 +98,7 @@ def test_settings_that_are_refused_change_nothing(explorer: Explorer) -> None:
         ({"gamma": 13}, "gamma is 13; expected an integer from 0 to 12"), ({"temperature": -1}, "temp"),
         ({"draft": "x"}, "draft is 'x'; expected one of 'model', 'copy'"),
         ({"verify": "block", "lenience": 0.5}, "lenience is 0.5; expected 1 with verify='block'"),
-        ({"top_k": 3}, "'top_k' is no setting; expected draft, gamma, temperature, verify, lenience"),
+        ({"top_k": 3}, "'top_k' is not a setting; expected draft, gamma, temperature, verify, lenience"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             explorer.set(**changes)

@@ -1,7 +1,7 @@
-"""Every architecture against transformers: tiny random models, saved by it and loaded as they are.
+"""Every architecture against transformers: tiny random models, saved by it and loaded here.
 
-The oracle runs in float32 with its "eager" attention, one text without padding at a time. Weights are larger
-than its initialization would have them, so that attention is far from uniform and an error in any part shows.
+The oracle runs in float32 with "eager" attention, one sequence without padding at a time. Weights are larger
+than at initialization, so that attention is far from uniform and any error shows.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ LONG = {
 
 
 def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "float32", **options: Any) -> Any:
-    """A random model, every parameter away from its initial value, saved by transformers in ``dtype``.
+    """Save a random model with no parameter at its initial value, in ``dtype``.
 
-    What is returned computes in float32, from the values that the file holds.
+    The returned network computes in float32, from the stored values.
     """
     torch.manual_seed(7)
-    kind = getattr(transformers, config.architectures[0]) if config.architectures else None
-    make = kind._from_config if kind else transformers.AutoModelForCausalLM.from_config
+    model_class = getattr(transformers, config.architectures[0]) if config.architectures else None
+    make = model_class._from_config if model_class else transformers.AutoModelForCausalLM.from_config
     network = make(config, attn_implementation=attention).float().eval()
     with torch.no_grad():
         for part, parameter in network.named_parameters():
@@ -62,7 +62,7 @@ def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "flo
 
 
 class Case:
-    """A model of transformers, and the folder that it was saved to."""
+    """A model of transformers, and its saved folder."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -83,7 +83,7 @@ def batch_of(ids: np.ndarray) -> Any:
 
 
 def oracle_logits(network: Any, ids: np.ndarray, source: np.ndarray | None = None) -> np.ndarray:
-    """[n_tokens, n_vocab] f32."""
+    """Return logits [n_tokens, n_vocab], f32."""
     names = {"input_ids": ids} if source is None else {"input_ids": source, "decoder_input_ids": ids}
     with torch.no_grad():
         found = network(**{name: batch_of(given) for name, given in names.items()}, use_cache=False)
@@ -96,7 +96,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_logits_equal_transformers(case):
-    """Past windows and, where scaling does not depend on the length of a text, past the context before it."""
+    """Beyond windows and, without length-dependent scaling, beyond the original context."""
     model = case.model
     assert model.architecture == case.name.split()[0]
     ids = case.prompt(min(N_TOKENS, model.config.n_ctx))
@@ -112,7 +112,7 @@ def test_longer_contexts_than_before_scaling(case):
 
 
 def test_greedy_texts_equal_transformers(case):
-    """Prompts of unequal lengths in one batch."""
+    """Prompts of different lengths in one batch."""
     prompts = [case.prompt(n, seed=n).tolist() for n in (2, 9, 14)]
     n_new = min(24, case.model.config.n_ctx - 14)
     found = specdec.generate(
@@ -141,7 +141,7 @@ def test_experts_stacked_as_transformers_5_has_them(name, tmp_path):
 
 
 def test_mxfp4_is_that_of_transformers():
-    """The formula that tests of folders compare with."""
+    """The formula that tests of folders use."""
     from transformers.integrations.mxfp4 import _convert_moe_packed_tensors
 
     rng = np.random.default_rng(6)
@@ -180,7 +180,7 @@ def test_the_decoder_of_a_model_that_sees(tmp_path, name):
 
 
 def test_mimo_is_a_qwen_2(tmp_path):
-    """No class has it; its published code derives from that of Qwen 2. See test_eagle.py for its head."""
+    """transformers lacks it; its published code derives from Qwen 2. test_eagle.py has its head."""
     settings = CASES["Qwen2ForCausalLM"]().to_dict() | {"tie_word_embeddings": False}
     network = build(transformers.Qwen2Config(**settings), tmp_path)
     file = tmp_path / "config.json"
@@ -197,7 +197,7 @@ IDS = np.random.default_rng(3).integers(3, 61, 40)
 
 
 def llama(folder: Path, name: str = "LlamaForCausalLM", **options: Any) -> np.ndarray:
-    """The logits of a saved model by transformers."""
+    """Return transformers' logits of a saved model."""
     return oracle_logits(build(CASES[name](), folder, **options), IDS)
 
 
@@ -216,10 +216,10 @@ FAR = [(150, 20), (20, 150)]
 
 
 def build_sides(name: str, folder: Path) -> Any:
-    """A random model, every parameter away from its initial value, saved by transformers."""
+    """Save a random encoder-decoder with no parameter at its initial value."""
     torch.manual_seed(7)
-    kind = getattr(transformers, name.split()[0])
-    network = kind._from_config(ENCODER_DECODERS[name](), attn_implementation="eager").float().eval()
+    model_class = getattr(transformers, name.split()[0])
+    network = model_class._from_config(ENCODER_DECODERS[name](), attn_implementation="eager").float().eval()
     if "own head" in name:
         network.lm_head.weight = torch.nn.Parameter(torch.zeros_like(network.lm_head.weight))
     with torch.no_grad():
@@ -242,10 +242,9 @@ def build_sides(name: str, folder: Path) -> Any:
 
 
 def scale(part: str, name: str) -> float:
-    """Of the weights of a part: such that texts are not one token again and again.
+    """Return a weight scale of a part that avoids repeated tokens.
 
-    What all tokens have in common, such as what comes from the source, must not outweigh the rest. Scores of
-    T5 have no factor.
+    Components shared by all tokens, such as the source, must not dominate. T5's scores are unscaled.
     """
     if "T5" in name:
         return 0.1 if ".q." in part else 0.2
@@ -257,7 +256,7 @@ def scale(part: str, name: str) -> float:
 
 
 class Sides:
-    """A model with an encoder: the network of transformers, its files, and what specdec loads of them."""
+    """A model with an encoder: transformers' network, its files, and the loaded model."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -272,7 +271,7 @@ class Sides:
         return np.random.default_rng(n).integers(3, self.config["encoder"]["n_vocab"], n)
 
     def text(self, n: int) -> np.ndarray:
-        """Without padding tokens, which M2M-100 gives no position."""
+        """Return a text without padding tokens, which M2M-100 gives no position."""
         return np.random.default_rng(n + 1).integers(3, self.config["n_vocab"], n)
 
 
@@ -287,7 +286,7 @@ def test_every_architecture_with_an_encoder_has_a_case() -> None:
 
 
 def test_encoders_equal_transformers(sides: Sides) -> None:
-    """Those of the reference, of the core and of the core with OpenBLAS."""
+    """For the reference, the core, and the core with OpenBLAS."""
     assert sides.checkpoint.architecture == sides.name.split()[0]
     blas = specdec.load(sides.folder, "f32", prefill="blas")
     for n_source, _ in sides.lengths:
@@ -300,7 +299,7 @@ def test_encoders_equal_transformers(sides: Sides) -> None:
 
 
 def test_logits_with_sources_equal_transformers(sides: Sides) -> None:
-    """A prompt at once, and token by token; with OpenBLAS; those of the reference."""
+    """Whole prompts and token by token, with OpenBLAS, and by the reference."""
     blas = specdec.load(sides.folder, "f32", prefill="blas")
     for n_source, n_text in sides.lengths:
         source, ids = sides.source(n_source), sides.text(n_text)
@@ -314,7 +313,7 @@ def test_logits_with_sources_equal_transformers(sides: Sides) -> None:
 
 
 def oracle_texts(sides: Sides, source: list[int], n_new: int, **options: Any) -> Any:
-    """What ``generate`` of transformers gives for a source, with scores, and past end of text."""
+    """Return what ``generate`` of transformers gives for a source, with scores, beyond EOS."""
     named = sides.network.generation_config
     with torch.no_grad():
         return sides.network.generate(
@@ -325,22 +324,22 @@ def oracle_texts(sides: Sides, source: list[int], n_new: int, **options: Any) ->
 
 
 def test_greedy_texts_with_sources_equal_transformers(sides: Sides) -> None:
-    """Sources of unequal lengths in one batch, plain and by speculation."""
+    """Sources of different lengths in one batch, with and without speculation."""
     sources = [sides.source(n).tolist() for n in (3, 21, 40)]
     named = sides.network.generation_config
     start = [named.decoder_start_token_id, named.forced_bos_token_id]
     assert list(sides.model.decoder_start) == [token for token in start if token is not None]
     options: dict[str, Any] = {"max_new_tokens": 24, "temperature": 0.0, "ignore_eos": True}
     found = specdec.generate(sides.model, None, sources, **options)
-    guessed = specdec.generate(sides.model, sides.model, sources, gamma=3, **options)
-    for source, result, other in zip(sources, found, guessed, strict=True):
+    speculative = specdec.generate(sides.model, sides.model, sources, gamma=3, **options)
+    for source, result, other in zip(sources, found, speculative, strict=True):
         expected = oracle_texts(sides, source, 24).sequences[0].tolist()
         assert [*sides.model.decoder_start, *result.tokens] == expected
         assert other.tokens == result.tokens
 
 
 def test_beams_equal_transformers(sides: Sides) -> None:
-    """Where scores are further apart than the sums of float32 logarithms are exact."""
+    """If scores differ by more than the error of float32 log-probability sums."""
     source = sides.source(17).tolist()
     found = specdec.beam_search(sides.model, None, source, width=4, max_new_tokens=10, ignore_eos=True)
     theirs = oracle_texts(sides, source, 10, num_beams=4, num_return_sequences=4, length_penalty=0.0)
@@ -366,12 +365,12 @@ def meaning(fields: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - set(COMPARED_BELOW)))
 def test_an_absent_field_has_the_default_of_the_class(name: str) -> None:
-    """Each field of the class left out: specdec reads what transformers makes of the rest."""
-    kind = transformers.CONFIG_MAPPING[MODEL_TYPES[name]]
-    whole = as_written(kind(), name)
+    """Each field removed: specdec reads what transformers completes."""
+    config_class = transformers.CONFIG_MAPPING[MODEL_TYPES[name]]
+    whole = as_written(config_class(), name)
     for absent in set(whole) - {"architectures", "model_type"}:
         rest = {field: value for field, value in whole.items() if field != absent}
-        completed = as_written(kind.from_dict(copy.deepcopy(rest)), name)
+        completed = as_written(config_class.from_dict(copy.deepcopy(rest)), name)
         assert meaning(rest) == meaning(completed), absent
     named = {"architectures": [name], "model_type": whole["model_type"]}
     assert meaning(named) == meaning(whole)
@@ -389,15 +388,15 @@ def test_absent_fields_of_an_inner_configuration(inner: str) -> None:
 TIED = {"Qwen3Config": {"head_dim": 8}, "LlamaConfig": {}, "Gemma2Config": {"head_dim": 8}}
 
 
-@pytest.mark.parametrize("kind", TIED)
+@pytest.mark.parametrize("config_class", TIED)
 @pytest.mark.parametrize("held", ["both", "equal", "table", "head"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_which_head_counts(tmp_path: Path, kind: str, held: str, tied: bool) -> None:
-    """A table and a head in one folder, with each value of ``tie_word_embeddings``."""
+def test_which_head_counts(tmp_path: Path, config_class: str, held: str, tied: bool) -> None:
+    """Embedding and head in one folder, with each value of ``tie_word_embeddings``."""
     from safetensors.torch import load_file, save_file
 
     torch.manual_seed(3)
-    config = getattr(transformers, kind)(**SIZES, **TIED[kind], tie_word_embeddings=False)
+    config = getattr(transformers, config_class)(**SIZES, **TIED[config_class], tie_word_embeddings=False)
     network = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -423,7 +422,7 @@ def test_which_head_counts(tmp_path: Path, kind: str, held: str, tied: bool) -> 
     model = specdec.load(tmp_path)
     assert model.config.tied == (tied and held != "both")
     np.testing.assert_allclose(model.logits(ids), expected, rtol=0, atol=2e-5 * np.abs(expected).max())
-    if held == "both" and kind != "Gemma2Config":
+    if held == "both" and config_class != "Gemma2Config":
         again = specdec.load(specdec.convert(tmp_path, tmp_path / "model.gguf", "F32"))
         assert np.array_equal(again.logits(ids), model.logits(ids))
         folder = specdec.load(specdec.convert(tmp_path, tmp_path / "folder", "F32"))

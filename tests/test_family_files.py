@@ -1,4 +1,4 @@
-"""The families without transformers: every architecture opens, and computes as the reference says."""
+"""The families without transformers: every architecture opens and computes as in the reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(folder: Path, architecture: str, **changes: Any) -> Path:
 
 
 def tiny(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A config.json, and weights for it."""
+    """Return a config.json and weights for it."""
     config = CONFIGS[name] | changes | {"architectures": [name]}
     return config, random_weights(name, config)
 
@@ -39,7 +39,7 @@ def read_as(architecture: str, config: dict[str, Any], n_ctx: int | None = None)
 
 
 def source_for(model: specdec.Model) -> list[int] | None:
-    """What the encoder of a model reads, if it has one: past a bucket's furthest distance."""
+    """Return a source beyond the last bucket's distance, or None for a model without encoder."""
     encoder = model.config.encoder
     return None if encoder is None else np.random.default_rng(3).integers(0, encoder.n_vocab, 29).tolist()
 
@@ -54,7 +54,7 @@ def test_every_architecture_has_a_folder_and_a_row_on_its_page() -> None:
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_logits_are_those_of_the_reference(tmp_path: Path, architecture: str) -> None:
-    """Read by the loader as the core and the reference both get it; past windows."""
+    """Core and reference get the same loaded model; beyond windows."""
     folder = write(tmp_path, architecture)
     model, config = specdec.load(folder), open_checkpoint(folder).config
     ids = np.random.default_rng(2).integers(0, config["n_vocab"], min(24, model.config.n_ctx))
@@ -66,7 +66,7 @@ def test_logits_are_those_of_the_reference(tmp_path: Path, architecture: str) ->
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_bf16_files_give_the_same_model_as_their_values_in_f32(tmp_path: Path, architecture: str) -> None:
-    """Whatever is done to the tensors on the way, such as adding 1 to norms."""
+    """For every transformation of tensors, such as adding 1 to norms."""
     config, weights = tiny(architecture)
     halves = {name: (a.view("<u4") >> 16 << 16).view("<f4") for name, a in weights.items()}
     ids = list(range(12))
@@ -82,7 +82,7 @@ def test_bf16_files_give_the_same_model_as_their_values_in_f32(tmp_path: Path, a
      "UMT5ForConditionalGeneration"],
 )  # fmt: skip
 def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architecture: str) -> None:
-    """Not of tables; routers and gates of shared experts are not quantized."""
+    """Not for embeddings; routers and shared-expert gates are not quantized."""
     model = specdec.load(write(tmp_path, architecture), "int8")
     report = model.quantization_report([1, 2, 3, 4], source_for(model))
     assert report.n_tokens == 3
@@ -135,7 +135,7 @@ def test_names_of_transformers_4_and_5(
 
 
 def test_contexts(tmp_path: Path) -> None:
-    """Of scalings that depend on the length of a text, and of others."""
+    """With and without length-dependent scalings."""
     phi = write(tmp_path, "Phi3ForCausalLM")
     assert specdec.load(phi).config.n_ctx == 16
     short, long = specdec.load(phi, n_ctx=9), specdec.load(phi, n_ctx=30)
@@ -160,10 +160,10 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
     [
         ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, CheckpointError, "one name for each of 2"),
         ("Gemma3ForCausalLM", {"layer_types": ["a", "b"]}, UnsupportedModelError, "names among"),
-        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, UnsupportedModelError, "came before"),
+        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, UnsupportedModelError, "is causal"),
         ("Gemma3ForConditionalGeneration", {"text_config": ...}, CheckpointError, "'text_config' is missing"),
         ("Phi3ForCausalLM", {"partial_rotary_factor": 2.0}, CheckpointError, "at most 1"),
-        ("Phi3ForCausalLM", {"partial_rotary_factor": 0.4}, CheckpointError, "an even number, not 3 of 8"),
+        ("Phi3ForCausalLM", {"partial_rotary_factor": 0.4}, CheckpointError, "dimensions, not 3 of 8"),
         ("Phi3ForCausalLM", {"rope_scaling": {"type": "linear"}}, UnsupportedModelError, "'rope_scaling"),
         ("Phi3ForCausalLM", {"original_max_position_embeddings": 1}, CheckpointError, "at least 2"),
         ("LlamaForCausalLM", {"rope_scaling": {"type": "dynamic", "factor": 1e308}}, CheckpointError, "most"),
@@ -191,7 +191,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("BartForConditionalGeneration", {"tie_word_embeddings": False}, CheckpointError, "lm_head.weight'"),
         ("BartForConditionalGeneration", {"encoder_layers": 2}, CheckpointError, "layers.1.* is missing"),
         ("MarianMTModel", {"decoder_vocab_size": 12}, CheckpointError, "'model.shared.weight' has shape"),
-        ("M2M100ForConditionalGeneration", {"pad_token_id": 0}, UnsupportedModelError, "begin behind it"),
+        ("M2M100ForConditionalGeneration", {"pad_token_id": 0}, UnsupportedModelError, "start after it"),
         ("MarianMTModel", {"max_position_embeddings": 10**9}, CheckpointError, "from 1 to 32768"),
         ("LamdaForCausalLM", {"hidden_size": ...}, CheckpointError, "'hidden_size' is missing"),
         ("Mistral3ForConditionalGeneration", {"text_config": {"model_type": "x"}}, CheckpointError, "text"),
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_named(
 
 
 def opt_350m() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The configuration and the weights of a tiny one: embeddings of 6 numbers."""
+    """Return configuration and weights of a tiny OPT-350M, with embeddings of 6 numbers."""
     config, weights = tiny("OPTForCausalLM", do_layer_norm_before=False)
     rng, prefix = np.random.default_rng(4), "model.decoder"
     weights |= {
@@ -219,7 +219,7 @@ def opt_350m() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("own_head", [False, True])
 def test_projected_embeddings(tmp_path: Path, own_head: bool) -> None:
-    """The products are those of the factors, and the head is that of the file where it has one."""
+    """Products are those of the factors; the head is the file's, if it has one."""
     config, weights = opt_350m()
     table = outer = weights["model.decoder.embed_tokens.weight"]
     if own_head:
@@ -261,7 +261,7 @@ def t5_logits(folder: Path, **options: Any) -> np.ndarray:
 
 
 def test_tables_that_a_file_names_more_than_once(tmp_path: Path) -> None:
-    """As files of transformers 4 do, with a table that nothing reads; and a file without the shared name."""
+    """As in files of transformers 4, with an unused table; and a file without the shared name."""
     config, weights = tiny("T5ForConditionalGeneration")
     expected = t5_logits(write_hf(tmp_path / "one", config, weights))
     copies = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"]
@@ -281,7 +281,7 @@ def test_tables_that_a_file_names_more_than_once(tmp_path: Path) -> None:
 
 
 def test_a_head_counts_where_it_is_there_and_scaling_is_a_field_of_its_own(tmp_path: Path) -> None:
-    """T5 1.1 as transformers 4 wrote it, with ``tie_word_embeddings`` false, and as 5 writes it."""
+    """T5 1.1 as written by transformers 4, with ``tie_word_embeddings`` false, and by 5."""
     former, weights = tiny("T5ForConditionalGeneration", tie_word_embeddings=False)
     assert "lm_head.weight" in weights
     one = specdec.load(write_hf(tmp_path / "former", former, weights))
@@ -311,13 +311,13 @@ def test_a_t5_reads_as_far_as_it_is_asked_to(tmp_path: Path) -> None:
     assert "2 layers of an encoder, 1 of a decoder, d_model 16, n_vocab 17, n_ctx 2048" in repr(model)
     short = specdec.load(folder, n_ctx=9)
     assert short.config.encoder.n_ctx == 9
-    with pytest.raises(InputError, match="source has 10 token ids; expected at most 9, the context of"):
+    with pytest.raises(InputError, match="source has 10 token ids; expected at most 9, the context"):
         short.logits([0], [3] * 10)
     assert specdec.load(folder, n_ctx=5000).logits([0], [3] * 4999).shape == (1, 17)
 
 
 def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
-    """generation_config.json before config.json; what a file forbids is offered, not applied."""
+    """generation_config.json takes precedence over config.json; settings are defaults, not applied."""
     for start in (..., 17):  # without a first token, which is absent or no id here, a second is no beginning
         folder = write(tmp_path, "M2M100ForConditionalGeneration", decoder_start_token_id=start)
         with nullcontext() if start is ... else pytest.warns(match="'decoder_start_token_id' is 17"):
@@ -330,12 +330,12 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
         model = specdec.load(folder)
         assert model.decoder_start == (4, 5)
         assert model.default_sampling == {"logit_bias": {1: -np.inf}, "bad_words": [[2, 3]], **found}
-    with pytest.raises(InputError, match="has no source tokenizer"):
+    with pytest.raises(InputError, match="has no tokenizer for sources"):
         model.with_languages(src_lang="en")
 
 
 def test_bytes_as_tokens(tmp_path: Path) -> None:
-    """ByT5 has no vocabulary file; sources end with end of text, texts begin as the files say."""
+    """ByT5 has no vocabulary file; sources end with EOS, outputs start as the files say."""
     folder = write_hf(tmp_path / "model", *tiny("T5ForConditionalGeneration", vocab_size=384))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
     model = specdec.load(folder)

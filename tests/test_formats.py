@@ -236,7 +236,7 @@ def test_activations_too_large_to_be_scaled_are_cut_off(dtype, n_rows):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_what_is_not_finite_spoils_a_row_alike_alone_and_with_others(dtype):
+def test_non_finite_values_spoil_a_row_alike_alone_and_with_others(dtype):
     """Blocks are quantized one by one or many at once, by the number of rows and of inputs."""
     rng = np.random.default_rng(0)
     x, weights = rows(rng, 40, 64), rows(rng, 5, 64)
@@ -260,9 +260,7 @@ def test_blocks_that_are_quantized_together_have_scales_of_their_own(dtype, n_ro
     x = rng.uniform(-0.5, 0.5, (n_rows, n_blocks, 32))
     indices = (np.arange(n_rows)[:, None] + np.arange(n_blocks)) % 32
     steps = np.float32(1.984375) * (1 + rng.integers(-1, 2, indices.shape) * 2.0**-23)
-    np.put_along_axis(
-        x, indices[:, :, None], (steps * rng.choice([-1, 1], indices.shape))[:, :, None], axis=2
-    )
+    np.put_along_axis(x, indices[:, :, None], (steps * rng.choice([-1, 1], steps.shape))[:, :, None], axis=2)
     x = np.ldexp(x, exponents).astype(np.float32)
     x[rng.random(indices.shape) < 0.1] = 0
     weights = np.zeros((n_blocks, n_blocks, 32), np.float32)

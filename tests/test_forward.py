@@ -136,7 +136,7 @@ def test_many_layers_are_set_in_time_that_grows_with_their_number():
             model.matrix(name)
 
 
-def test_most_tokens_differ_from_the_reference_by_rounding_alone(case):
+def test_most_tokens_differ_from_the_reference_only_by_rounding(case):
     """Tokens without history and one-token sources: a rounding difference cannot spread."""
     errors = []
     for token in range(24):

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 import specdec
 from fuzz import http_requests
 from fuzz.cases import CASES, cases, damaged_files
-from fuzz.files import KINDS
+from fuzz.files import FILE_FORMATS
 from fuzz.http_requests import requests
 from fuzz.running import Case, Failure, check
 from fuzz.settings import distribution_after, hangs_on_rounding
@@ -92,7 +92,7 @@ def test_damaged_requests_are_answered_or_refused_by_name() -> None:
 
 
 def test_sound_files_are_read() -> None:
-    for kind in KINDS:
+    for kind in FILE_FORMATS:
         assert check({"check": "file", "kind": kind, "mutations": []}) == "passed", kind
 
 

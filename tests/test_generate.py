@@ -179,7 +179,7 @@ BAD_PROMPTS: list[tuple[Any, str]] = [
     ([3, N_VOCAB], f"prompt: token id at position 1 is {N_VOCAB}; expected 0 to {N_VOCAB - 1}"),
     ([[3], [3, -1]], "prompt 1: token id at position 1 is -1"), ([3, 2**70], "position 1"),
     ([3, 1.0], "position 1 is 1.0"), ([3, True], "position 1 is True"), ([3, None], "position 1 is None"),
-    (["a", 3], "prompt mixes prompts with token ids"), ([[3], 3], "prompt mixes prompts with token ids"),
+    (["a", 3], "prompt mixes both"), ([[3], 3], "prompt mixes both"),
     ([[[3]]], "prompt 0: token id at position 0 is [3]"),
     (np.zeros((2, 2)), "prompt 0: token ids are an array of shape [2] and dtype float64"),
     (np.zeros((1, 2, 2), int), "shape [1, 2, 2]"), (np.zeros((0, 2), int), "prompt is an empty list"),
@@ -212,7 +212,7 @@ def test_paths_of_models_without_tokenizer(tmp_path: Path) -> None:
 
 def test_a_forgotten_draft_is_named(pair: Pair) -> None:
     with pytest.raises(
-        specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\) makes a draft"
+        specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\) for a draft"
     ):
         specdec.generate(pair[0], "prompt-lookup", PROMPT)
     for call in (specdec.generate, specdec.stream):
@@ -303,7 +303,7 @@ def test_stream_gives_the_text(pair: Pair, prompt: Any) -> None:
     options: dict[str, Any] = {"max_new_tokens": 30, "seed": 2, "temperature": 1.0, "ignore_eos": True}
     stream = specdec.stream(*pair, prompt, **options)
     assert repr(stream) == "<specdec.Stream, open: 0 characters>"
-    with pytest.raises(RuntimeError, match="has not come to its end"):
+    with pytest.raises(RuntimeError, match="the stream has not ended"):
         _ = stream.result
     pieces = list(stream)
     whole = run(*pair, prompt, **options)

@@ -1,4 +1,4 @@
-"""GGUF files, written by the package ``gguf``: the same models as from Hugging Face folders, and damage."""
+"""GGUF files written by the package ``gguf``: the same models as Hugging Face folders, and damage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_architecture_has_a_case() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_model_as_from_a_folder(tmp_path: Path, name: str) -> None:
-    """Logits to the bit: the same weights, whatever the order in which the file has them."""
+    """Logits are equal to the bit, in any tensor order."""
     case = CASES[name]
     folder = specdec.load(write_folder(tmp_path, case))
     model = specdec.load(write_gguf(tmp_path / "model.gguf", case))
@@ -57,14 +57,14 @@ YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.o
 
 
 def llama(scaling: dict[str, Any]) -> Case:
-    """A Llama with a scaling of its rotary frequencies."""
+    """Return a Llama with RoPE scaling."""
     return dataclasses.replace(CASES["llama"], config=CASES["llama"].config | {"rope_scaling": scaling})
 
 
-def with_windows(name: str, kinds: str) -> Case:
-    """A case of three layers: "s" attends to a window, "f" to all."""
+def with_windows(name: str, letters: str) -> Case:
+    """Return a case of three layers: "s" has a window, "f" full attention."""
     names = {"s": "sliding_attention", "f": "full_attention"}
-    layers = {"num_hidden_layers": 3, "layer_types": [names[kind] for kind in kinds]}
+    layers = {"num_hidden_layers": 3, "layer_types": [names[letter] for letter in letters]}
     return dataclasses.replace(CASES[name], config=CASES[name].config | layers)
 
 
@@ -98,8 +98,8 @@ DESCRIBED: list[tuple[Case, Case | None, dict[str, Any]]] = [
     (llama(ALL_DIM), CASES["llama yarn"], {"rope.scaling.yarn_log_multiplier": 0.5}),
     (CASES["llama"], None, {"attention.head_count": [2, 2], "attention.head_count_kv": [1, 1],
                             "feed_forward_length": [24, 24]}),
-    *((with_windows(name, kinds), None, {"attention.sliding_window_pattern": pattern})
-      for name, pattern, kinds in PATTERNS),
+    *((with_windows(name, letters), None, {"attention.sliding_window_pattern": pattern})
+      for name, pattern, letters in PATTERNS),
 ]  # fmt: skip
 """Models, others whose files have further keys, or None for the same, and the keys: they say the first."""
 
@@ -122,7 +122,7 @@ def test_keys_say_what_a_config_json_says(
 
 
 def test_factors_of_frequencies(tmp_path: Path) -> None:
-    """Llama 3's scaling is a tensor; its factors are f32, so frequencies differ in their last bits."""
+    """Llama 3's scaling is an f32 tensor, so frequencies differ in their last bits."""
     scaling, factors = llama3_factors(8, 16)
     case = llama(scaling)
     more = {"rope_freqs.weight": factors}
@@ -144,7 +144,7 @@ def test_factors_of_frequencies(tmp_path: Path) -> None:
         ("llama", {"attention.head_count_kv": [1, 2]}, "'llama.attention.head_count_kv' is [1, 2];"),
         ("llama", {"feed_forward_length": [24, 16]}, "'llama.feed_forward_length' is [24, 16];"),
         ("llama", {"attention.head_count_kv": [0] * 20_000}, "expected at most 10000 values"),
-        ("llama", {"block_count": 1}, "holds tensors that its metadata leaves without use"),
+        ("llama", {"block_count": 1}, "has tensors that its metadata does not use"),
     ],
     ids=range(6),
 )
@@ -179,10 +179,12 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
     renamed = parts[1].rename(tmp_path / "other.gguf")
     with pytest.raises(CheckpointNotFoundError, match=f"{parts[1].name}: no such file; expected part 2"):
         specdec.load(first)
-    with pytest.raises(CheckpointError, match=r"other.gguf: is a part of \d; expected a name that ends as"):
+    with pytest.raises(
+        CheckpointError, match=r"other.gguf: is one of \d parts; expected a name that ends like"
+    ):
         specdec.load(renamed)
     parts[2].rename(parts[1])
-    with pytest.raises(CheckpointError, match="says that it is part 3"):
+    with pytest.raises(CheckpointError, match="claims to be part 3"):
         specdec.load(first)
 
 
@@ -232,7 +234,7 @@ def test_a_cut_file_at_every_byte_of_its_head(tmp_path: Path) -> None:
 
 
 def test_memory_of_many_small_entries(tmp_path: Path) -> None:
-    """Objects take more memory than the entries of a file that they stand for."""
+    """Python objects take more memory than their entries in the file."""
     path = tmp_path / "model.gguf"
 
     def head(n_tensors: int, n_values: int) -> bytes:
@@ -241,8 +243,8 @@ def test_memory_of_many_small_entries(tmp_path: Path) -> None:
     value = struct.pack("<Q7sIB", 7, b"%07d", 0, 1)
     strings = struct.pack("<Q1sIIQ", 1, b"k", 9, 8, (1 << 21) + 1) + bytes(8 << 21) + bytes(8)
     for data, message in (
-        (head(0, 70_000) + value * 70_000, "says that it has 70000 values; expected at most 65536"),
-        (head(70_000, 0) + bytes(24) * 70_000, "says that it has 70000 tensors; expected at most 65536"),
+        (head(0, 70_000) + value * 70_000, "claims 70000 values; expected at most 65536"),
+        (head(70_000, 0) + bytes(24) * 70_000, "claims 70000 tensors; expected at most 65536"),
         (head(0, 1) + strings, "'k' is an array of 2097153 strings; expected at most 2097152"),
     ):
         path.write_bytes(data)
@@ -253,7 +255,7 @@ def test_memory_of_many_small_entries(tmp_path: Path) -> None:
 def test_other_versions(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
     whole = path.read_bytes()
-    for version, message in ((b"\x01\0\0\0", "of version 1"), (b"\0\0\0\x03", "of the other byte order")):
+    for version, message in ((b"\x01\0\0\0", "of version 1"), (b"\0\0\0\x03", "with big-endian byte order")):
         path.write_bytes(whole[:4] + version + whole[8:])
         with pytest.raises(UnsupportedModelError, match=message):
             specdec.load(path)
@@ -276,7 +278,7 @@ FILES = ["README.md", "M-Q4_K_M.gguf", *PARTS, "x/M.F16.gguf"]
 
 
 class Hub:
-    """In the place of ``huggingface_hub``: every file is the same one."""
+    """A stand-in for ``huggingface_hub`` whose files are all the same."""
 
     def __init__(self, file: Path) -> None:
         self._file, self.asked = file, list[str]()
@@ -311,7 +313,7 @@ def test_a_file_of_the_hub(
 
 def test_a_type_that_the_hub_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(tmp_path))
-    with pytest.raises(CheckpointError, match=r"org/name: has 0 GGUF files of the type"):
+    with pytest.raises(CheckpointError, match=r"org/name: has 0 GGUF files of type"):
         specdec.load("org/name:Q5_K_M")
-    with pytest.raises(CheckpointNotFoundError, match="not a hub name of the form"):
+    with pytest.raises(CheckpointNotFoundError, match="not a hub name such as"):
         specdec.load("hf://org/name/../x.gguf")

@@ -1,4 +1,4 @@
-"""Vocabularies of GGUF files against the libraries' own tokenizers, made from the same files."""
+"""Vocabularies of GGUF files against the libraries' own tokenizers, from the same files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = [
 
 
 def written(path: Path, model: str, tokens: list[str], **fields: Any) -> Path:
-    """A file with a vocabulary alone."""
+    """Write a file with only a vocabulary."""
     writer = GGUFWriter(path, "llama")
     writer.add_tokenizer_model(model)
     writer.add_token_list(tokens)
@@ -44,10 +44,10 @@ def llama2(path: Path, shared: Path) -> tuple[Path, Any]:
     expected: Any = load_tokenizer(shared / "data" / "tokenizers" / "llama2_tokenizer.model")
     library = expected.library
     n = library.vocab_size()
-    kinds = [BYTE if library.is_byte(i) else NORMAL for i in range(n)]
-    kinds[:3] = [UNKNOWN, CONTROL, CONTROL]
+    token_types = [BYTE if library.is_byte(i) else NORMAL for i in range(n)]
+    token_types[:3] = [UNKNOWN, CONTROL, CONTROL]
     path = written(
-        path, "llama", [library.id_to_piece(i) for i in range(n)], token_types=kinds,
+        path, "llama", [library.id_to_piece(i) for i in range(n)], token_types=token_types,
         token_scores=[library.get_score(i) for i in range(n)], bos_token_id=1, eos_token_id=2, unk_token_id=0,
     )  # fmt: skip
     return path, expected
@@ -76,33 +76,35 @@ def t5(path: Path, shared: Path) -> tuple[Path, Any]:
     pieces = values["model"]["vocab"]
     special = {token["id"]: token for token in values["added_tokens"]}
     charsmap = base64.b64decode(values["normalizer"]["precompiled_charsmap"])
-    kinds = [
+    token_types = [
         UNKNOWN if i == values["model"]["unk_id"] else CONTROL if i in special else NORMAL
         for i in range(len(pieces))
     ]
     path = written(
         path, "t5", [piece for piece, _ in pieces], token_scores=[score for _, score in pieces],
-        token_types=kinds, precompiled_charsmap=charsmap, eos_token_id=1,
+        token_types=token_types, precompiled_charsmap=charsmap, eos_token_id=1,
         unk_token_id=values["model"]["unk_id"], add_space_prefix=True, remove_extra_whitespaces=True,
     )  # fmt: skip
     return path, load_tokenizer(file)
 
 
-@pytest.mark.parametrize("kind", ["llama2", "gpt2", pytest.param("qwen2.5", marks=pytest.mark.slow), "t5"])
-def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, shared: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "model_type", ["llama2", "gpt2", pytest.param("qwen2.5", marks=pytest.mark.slow), "t5"]
+)
+def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, shared: Path, model_type: str) -> None:
     of_bpe = {"gpt2": byte_level("GPT-2", "gpt-2"), "qwen2.5": byte_level("Qwen2.5", "qwen2")}
     make = of_bpe | {"llama2": llama2, "t5": t5}
-    file, expected = make[kind](tmp_path / "vocabulary.gguf", shared)
+    file, expected = make[model_type](tmp_path / "vocabulary.gguf", shared)
     found, _ = gguf_tokenizer(file)
     texts = [*TEXTS, (shared / "data" / "tinystories" / "tiny.txt").read_text()[:20_000]]
-    if kind == "t5":  # transformers' own file drops spaces of other lengths than the model's
+    if model_type == "t5":  # transformers' own file drops spaces of other lengths than the model's
         texts = [text for text in texts if "  " not in text and "\n" not in text and text.strip() == text]
     for text in texts:
         ids = expected.encode(text, add_bos=False)
         assert found.encode(text, add_bos=False) == ids, text
-        if not (kind == "t5" and 2 in ids):  # SentencePiece writes a mark for what is unknown
+        if not (model_type == "t5" and 2 in ids):  # SentencePiece writes a mark for what is unknown
             assert found.decode(ids) == expected.decode(ids)
-    assert found.encode("a", add_bos=True)[0] == 1 if kind == "llama2" else True
+    assert found.encode("a", add_bos=True)[0] == 1 if model_type == "llama2" else True
 
 
 def test_the_reader_of_the_package_finds_the_same(tmp_path: Path) -> None:
@@ -125,11 +127,11 @@ def test_control_tokens_are_looked_for_in_a_text(tmp_path: Path, shared: Path) -
 
 
 def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
-    """Those that the file names as ends, and those that end turns by their texts; not plain words."""
+    """Named EOS tokens and known end-of-turn tokens become control tokens; plain words do not."""
     pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<stop>", "<b>", "a", "b", "<", ">", "▁"]
-    kinds = [UNKNOWN, CONTROL, CONTROL, USER_DEFINED, NORMAL, NORMAL, NORMAL, *[NORMAL] * 5]
+    token_types = [UNKNOWN, CONTROL, CONTROL, USER_DEFINED, NORMAL, NORMAL, NORMAL, *[NORMAL] * 5]
     scores = [0.0, 0.0, 0.0, *[-float(i) for i in range(3, len(pieces))]]
-    options: dict[str, Any] = {"token_scores": scores, "token_types": kinds, "add_space_prefix": False}
+    options: dict[str, Any] = {"token_scores": scores, "token_types": token_types, "add_space_prefix": False}
     for named, ends in ({"eos_token_id": 5, "bos_token_id": 7}, (5,)), ({"eot_token_id": 4}, (4,)):
         file = written(tmp_path / "vocabulary.gguf", "llama", pieces, **options, **named)
         tokenizer, _ = gguf_tokenizer(file)
@@ -146,15 +148,15 @@ def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
 def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tmp_path: Path) -> None:
     marks = [f"<unused{i}>" for i in range(5000)] + ["<", "<un", "<unused1", "ü<"]
     pieces = ["<unk>", *marks, "▁", *"unsed<>0123456789xü"]
-    kinds = [UNKNOWN, *[CONTROL] * len(marks), *[NORMAL] * (len(pieces) - len(marks) - 1)]
+    token_types = [UNKNOWN, *[CONTROL] * len(marks), *[NORMAL] * (len(pieces) - len(marks) - 1)]
     ids = {piece: i for i, piece in enumerate(pieces)}
     pieces[ids["<"]] = "<<"  # a text may have it alone, too
     file = written(
-        tmp_path / "vocabulary.gguf", "llama", pieces, token_types=kinds, add_space_prefix=False,
+        tmp_path / "vocabulary.gguf", "llama", pieces, token_types=token_types, add_space_prefix=False,
         token_scores=[-float(i) for i in range(len(pieces))],
     )  # fmt: skip
     found, _ = gguf_tokenizer(file)
-    table = {piece for i, piece in enumerate(pieces) if kinds[i] == CONTROL}
+    table = {piece for i, piece in enumerate(pieces) if token_types[i] == CONTROL}
     rng = np.random.default_rng(2)
     for _ in range(200):
         parts = rng.choice(["<", "<unused", "<unused1", ">", "1", "9", "x", "ü", "<unused42>"], 12)
@@ -167,7 +169,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
 
 
 def cut(text: str, steps: tuple[str, ...]) -> list[str]:
-    """A text cut by one expression after the other, as llama.cpp does; by another library's expressions."""
+    """Split text by successive expressions, as llama.cpp does, with another regex library."""
     import regex
 
     names = {

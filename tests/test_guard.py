@@ -1,6 +1,6 @@
-"""No kernel touches memory behind an array: each array of the core ends at a forbidden page.
+"""No kernel touches memory past an array: each array of the core ends at a forbidden page.
 
-The pages are forbidden in a process of their own, which a stray access ends.
+The test runs in its own process, which a stray access ends.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ for i, config in enumerate(VARIANTS.values()):
         ids, lengths = np.arange(100, dtype=np.int32), np.array([50, 20, 30], np.int32)
         ids[50:65] = ids[:15]  # a tree, and a text of its own
         _core.score_texts(model, (ids, lengths), lengths - 15, n_top=7, n_threads=2)
-        for law in ("model", "sampling"):
-            laws = {"law": law, "n_top": 5}
-            run_session(model, draft, prompts, temperature=1.0, max_new_tokens=9, laws=laws)
+        for logprobs_of in ("model", "sampling"):
+            logprobs = {"logprobs_of": logprobs_of, "n_top": 5}
+            run_session(model, draft, prompts, temperature=1.0, max_new_tokens=9, logprobs=logprobs)
 # Every way to draft, with a gamma that chooses itself.
 config = llama_config(num_hidden_layers=3, max_position_embeddings=128)
 folder = Path(sys.argv[1])

@@ -88,8 +88,8 @@ def allowed_by(mask: bytes | None) -> list[int]:
     return bits
 
 
-def guidance_of(kind: Any, given: Any, pair: Pair, end_ids: Any = (0,)) -> Guidance:
-    return Guidance.of(kind, given, pair[0].tokenizer, pair[0].config.n_vocab, end_ids)
+def guidance_of(name: Any, given: Any, pair: Pair, end_ids: Any = (0,)) -> Guidance:
+    return Guidance.of(name, given, pair[0].tokenizer, pair[0].config.n_vocab, end_ids)
 
 
 def after(state: GuidanceState, *tokens: int) -> GuidanceState:
@@ -107,30 +107,30 @@ SAMPLED: dict[str, Any] = {"n": 2, "seed": 1, "temperature": 1.2, "max_new_token
 @pytest.mark.parametrize(
     "name", ["schema", *(pytest.param(name, marks=SLOW) for name in TEXTS_OF if name != "schema")]
 )
-def test_texts_have_their_form_and_are_those_of_plain_decoding(name: str, pair: Pair) -> None:
-    """Greedy and coupled, over kinds of drafts; every draft is tested on automata written by hand.
+def test_texts_satisfy_the_constraint_and_equal_plain_decoding(name: str, pair: Pair) -> None:
+    """Greedy and coupled, over types of drafts; every draft is tested on automata written by hand.
 
-    Samples of the other rules have the form.
+    Samples of the other rules satisfy the constraint.
     """
     target, draft = pair
-    form, _ = TEXTS_OF[name]
+    constraint, _ = TEXTS_OF[name]
     for options in ({}, {"temperature": 1.0, "verify": "coupled", "seed": 3}):
-        plain = specdec.generate(target, None, "It was", max_new_tokens=150, **form, **options)
+        plain = specdec.generate(target, None, "It was", max_new_tokens=150, **constraint, **options)
         check(name, plain.text)
         assert plain.finish_reason == "stop"
         assert plain.trace.n_calls < len(plain.tokens)
-        for kind in DRAFTS:
-            how = {"max_new_tokens": 150, **form, **options}
-            out = specdec.generate(target, DRAFTS[kind](target, draft), "It was", **how)
-            assert out.tokens == plain.tokens, kind
+        for draft_name in DRAFTS:
+            how = {"max_new_tokens": 150, **constraint, **options}
+            out = specdec.generate(target, DRAFTS[draft_name](target, draft), "It was", **how)
+            assert out.tokens == plain.tokens, draft_name
     for rule in ("rejection", "block", "classical"):
-        for out in specdec.generate(target, draft, "It was", verify=rule, **SAMPLED, **form):
+        for out in specdec.generate(target, draft, "It was", verify=rule, **SAMPLED, **constraint):
             assert out.finish_reason == "stop"
             check(name, out.text)
 
 
-def test_without_an_end_of_text_a_form_ends_itself(pair: Pair) -> None:
-    """With ignore_eos no token ends a text; one that may go on does, up to the end of its form."""
+def test_without_an_end_of_text_a_constraint_ends_itself(pair: Pair) -> None:
+    """With ignore_eos no token ends a text, so it continues to the end of its constraint."""
     target, draft = pair
     for one in (None, draft):
         out = specdec.generate(target, one, "It was", regex="[ab]{3,7}", ignore_eos=True)
@@ -141,7 +141,7 @@ def test_without_an_end_of_text_a_form_ends_itself(pair: Pair) -> None:
     assert specdec.generate(target, None, "It was", regex="").text == ""
 
 
-def test_schemas_come_in_several_kinds(pair: Pair) -> None:
+def test_schemas_come_in_several_types(pair: Pair) -> None:
     target, _ = pair
 
     class Point:
@@ -187,8 +187,8 @@ def test_classes_name_all_of_their_keys(pair: Pair) -> None:
 def test_formats_that_annotate_take_any_string(pair: Pair) -> None:
     import pydantic
 
-    kinds: dict[str, Any] = {"a": pydantic.SecretStr, "b": Path, "c": bytes, "d": pydantic.SecretBytes}
-    fields: Any = {name: (Annotated[kind, pydantic.Field(max_length=4)], ...) for name, kind in kinds.items()}
+    types: dict[str, Any] = {"a": pydantic.SecretStr, "b": Path, "c": bytes, "d": pydantic.SecretBytes}
+    fields: Any = {name: (Annotated[name, pydantic.Field(max_length=4)], ...) for name, name in types.items()}
     fields["b"] = (Path, ...)
     made = pydantic.create_model("Made", **fields)
     text = '{"a": "é", "b": "/x", "c": "", "d": "1234"}'
@@ -256,7 +256,7 @@ SMALL = "(abc|c a?b){2,5}\n"  # in letters that the made-up vocabularies share
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.1, "verify": "coupled", "seed": 6}])
-def test_forms_beside_everything_else(how: dict[str, Any]) -> None:
+def test_constraints_with_all_other_settings(how: dict[str, Any]) -> None:
     """Prompt caches, several samples, streams, drafts of other vocabularies: the text of plain decoding."""
     target, other = model_with(VOCABULARIES["target"], 0), model_with(VOCABULARIES["overlapping"], 1)
     options: dict[str, Any] = {"regex": SMALL, "max_new_tokens": 40, "n_threads": 1, **how}
@@ -271,17 +271,18 @@ def test_forms_beside_everything_else(how: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.1, "verify": "coupled", "seed": 6}])
-def test_forms_of_encoder_decoders(how: dict[str, Any]) -> None:
-    """The text behind a source has the form; the start of a decoder's text is no part of it."""
-    models, form = EncoderDecoder(text=True), "(ab|ba){2,6}z"
-    options: dict[str, Any] = {"regex": form, "max_new_tokens": 30, "n_threads": 1, "batch_size": 2, **how}
+def test_constraints_of_encoder_decoders(how: dict[str, Any]) -> None:
+    """The text after a source satisfies the constraint, without the decoder's start."""
+    models, constraint = EncoderDecoder(text=True), "(ab|ba){2,6}z"
+    options: dict[str, Any] = {"regex": constraint, "max_new_tokens": 30, "n_threads": 1, "batch_size": 2}
+    options |= how
     plain = specdec.generate(models.target, None, ["ab", "bab"], **options)
-    assert all(re.fullmatch(form, one.text) for one in plain)
+    assert all(re.fullmatch(constraint, one.text) for one in plain)
     assert specdec.generate(models.target, models.draft, ["ab", "bab"], **options) == plain
 
 
 def test_a_tokenizer_is_not_kept() -> None:
-    """What was made of it, once for each form, goes with it, when the forms on it are forgotten."""
+    """Its compiled constraints are freed with it once they are forgotten."""
     tokenizer = ToyTokenizer()
     made = [Guidance.of("regex", "(ab)+z", tokenizer, 61, (2,)) for _ in range(2)]
     assert made[0].start(()).mask() and made[0]._compiled is made[1]._compiled
@@ -293,15 +294,15 @@ def test_a_tokenizer_is_not_kept() -> None:
     assert gone() is None
 
 
-def test_a_mask_does_not_depend_on_other_guesses(pair: Pair) -> None:
+def test_a_mask_does_not_depend_on_other_draft_tokens(pair: Pair) -> None:
     """Places of a tree that are asked in turns, in a grammar for which the library's way back gives masks of
     other places, and in some that it refuses to go back in."""
     letters = 'start: ("a" | "12")? /[A-Z]/~3..7 /[0-9ab]/ /[A-Z]/~3..7 (/[A-Z]/ | "0")?\n'
     ends = ('stop="z"', "max_tokens=3")
     grammars = [letters, *(f"start: a b\na[{how}]: /[a-z ]*/\nb: /[0-9]+/\n" for how in ends)]
     rng = np.random.default_rng(8)
-    for kind, given in (*(("grammar", grammar) for grammar in grammars), ("schema", PERSON)):
-        guidance = guidance_of(kind, given, pair, ())
+    for name, given in (*(("grammar", grammar) for grammar in grammars), ("schema", PERSON)):
+        guidance = guidance_of(name, given, pair, ())
         states: dict[tuple[int, ...], GuidanceState] = {(): guidance.start(())}
         for _ in range(60):
             tokens = list(states)[int(rng.integers(len(states)))]
@@ -331,7 +332,7 @@ class Impatient:
 
 
 ENDLESS = {
-    "a word behind itself": "start: WORD WORD\nWORD: /(12)+/\n",
+    "a word after itself": "start: WORD WORD\nWORD: /(12)+/\n",
     "repeated": 'start: "ab" /(12)+/~2 "x"\n',
     "with options": 'start: /a+/ /a+/\n%llguidance {\n"no_forcing": false\n}\n',
     "gbnf": 'root ::= twice{2,2}\nonce ::= "12"\ntwice ::= once+\n',
@@ -361,7 +362,7 @@ def test_separators_without_end_are_refused(name: str, pair: Pair) -> None:
     target, _ = pair
     items = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}
     with pytest.raises(
-        ConstraintError, match=rf"schema has x-guidance\.{name} '1\+'; expected nothing but white"
+        ConstraintError, match=rf"schema has x-guidance\.{name} '1\+'; expected no unbounded repetition"
     ):
         specdec.generate(target, None, "It was", schema={**items, "x-guidance": {name: "1+"}})
     spaced = {**items, "x-guidance": {"item_separator": r",[ \n]*"}}
@@ -373,7 +374,7 @@ def test_separators_without_end_are_refused(name: str, pair: Pair) -> None:
     "grammar", ['start: (/[ab€]/ " ")+ "."', 'start: ("xa" | "xb")+ /c/', 'start: "ab"~300']
 )
 def test_grammars_that_go_on_by_choice_are_no_endless_ones(grammar: str, pair: Pair) -> None:
-    """Where the next byte is the only one but not all bytes behind it, and where they end."""
+    """Positions with a single next byte but several after it, and where these end."""
     target, _ = pair
     state = guidance_of("grammar", grammar, pair).start(())
     for _ in range(20):
@@ -402,13 +403,13 @@ def test_a_text_ends_by_an_error_where_its_grammar_forces_bytes_without_end(pair
 def test_masks_have_all_that_may_come(pair: Pair) -> None:
     """Against what texts of a regular expression begin with, written by hand."""
     guidance = guidance_of("regex", r"( [a-z]{1,9}){4}[.!?]", pair)
-    beginning = re.compile(r"(?: [a-z]{1,9}){0,3}(?: [a-z]{0,9})?|(?: [a-z]{1,9}){4}[.!?]")
+    prefix = re.compile(r"(?: [a-z]{1,9}){0,3}(?: [a-z]{0,9})?|(?: [a-z]{1,9}){4}[.!?]")
     pieces = [pair[0].tokenizer.text_bytes(i).decode(errors="replace") for i in range(pair[0].config.n_vocab)]
     rng = np.random.default_rng(3)
     for _ in range(5):
         state, text = guidance.start(()), ""
         while not text.endswith((".", "!", "?")):
-            wanted = [i for i, piece in enumerate(pieces) if piece and beginning.fullmatch(text + piece)]
+            wanted = [i for i, piece in enumerate(pieces) if piece and prefix.fullmatch(text + piece)]
             assert allowed_by(state.mask()) == wanted
             token = int(rng.choice(wanted))
             state, text = after(state, token), text + pieces[token]
@@ -420,7 +421,7 @@ TEXTS = ['{"name": "', "January", "naïve café", "日本", "\n\n", " two  space
 
 
 def check_tokenizer(tokenizer: ByteTokenizer, n_vocab: int) -> None:
-    """Forced texts are written in tokens whose bytes are theirs; random walks keep the form."""
+    """Tokens of forced text have exactly its bytes; random walks satisfy the constraint."""
     vocabulary = ConstraintVocabulary(tokenizer, n_vocab, tokenizer.eos_ids or (n_vocab - 1,))
     for text in TEXTS:
         ids = vocabulary(text)
@@ -475,14 +476,14 @@ BAD: dict[str, tuple[str, Any, str]] = {
         "schema", {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(2500)}},
         "schema: grammar size .*too big",
     ),
-    "no JSON": ("schema", "{", "schema is no JSON"),
+    "no JSON": ("schema", "{", "schema is not valid JSON"),
     "no schema": ("schema", "[1]", "schema is a list; expected a dict"),
     "an unknown type": ("schema", {"type": "wibble"}, "schema.*wibble"),
     "an unknown format": ("schema", {"type": "string", "format": "wobble"}, "schema.*wobble"),
-    "false": ("schema", False, "schema is False: no text has it"),
+    "false": ("schema", False, "schema is False, which no text matches"),
     "an empty range": ("schema", {"type": "integer", "minimum": 5, "maximum": 4}, "schema.*[Uu]nsatisfiable"),
     "a loop": ("schema", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "schema"),
-    "no start": ("grammar", 'begin: "a"', "^grammar has no rule that a text begins with; expected a"),
+    "no start": ("grammar", 'begin: "a"', "^grammar has no start rule; expected a"),
     "a name that is missing": ("grammar", "start: foo", "grammar.*foo"),
     "without end": ("grammar", 'start: "a" start', "grammar"),
     "patterns of which all hold": (
@@ -499,16 +500,16 @@ BAD: dict[str, tuple[str, Any, str]] = {
 )
 def test_constraints_that_cannot_be_used_are_named_in_time(name: str, pair: Pair) -> None:
     target, _ = pair
-    kind, form, message = BAD[name]
+    name, constraint, message = BAD[name]
     begun = time.monotonic()
     with pytest.raises(InputError, match=message) as caught:
-        specdec.generate(target, None, "It was", max_new_tokens=8, **{kind: form})
+        specdec.generate(target, None, "It was", max_new_tokens=8, **{name: constraint})
     assert time.monotonic() - begun < 20
     assert len(str(caught.value)) < 5000
 
 
 @pytest.mark.parametrize(
-    ("place", "schema"),
+    ("pointer", "schema"),
     [
         ("", {"type": "wibble"}),
         ("/properties/a~1b/items", {"properties": {"a/b": {"items": {"type": "wibble"}}}}),
@@ -517,8 +518,8 @@ def test_constraints_that_cannot_be_used_are_named_in_time(name: str, pair: Pair
         ("/items", {"items": {"type": "wibble"}, "const": {"type": "wibble"}, "default": {"type": "wibble"}}),
     ],
 )
-def test_a_fault_of_a_schema_has_a_place(place: str, schema: dict[str, Any], pair: Pair) -> None:
-    where = f"schema, at {place}" if place else "schema"
+def test_a_fault_of_a_schema_has_a_pointer(pointer: str, schema: dict[str, Any], pair: Pair) -> None:
+    where = f"schema, at {pointer}" if pointer else "schema"
     with pytest.raises(ConstraintError, match=f"^{re.escape(where)}: Invalid type: wibble$"):
         specdec.generate(pair[0], None, "It was", schema=schema)
 
@@ -526,20 +527,20 @@ def test_a_fault_of_a_schema_has_a_place(place: str, schema: dict[str, Any], pai
 def test_rules_that_lead_to_each_other_take_no_stack_of_the_caller(pair: Pair) -> None:
     """The library goes into rules by recursion, which ended the process."""
     rules = "".join(f"r{i}: r{i + 1}\n" for i in range(7000))
-    form = f'start: r0\n{rules}r7000: "It was"'
-    assert specdec.generate(pair[0], None, "It was", grammar=form, ignore_eos=True).text == "It was"
+    constraint = f'start: r0\n{rules}r7000: "It was"'
+    assert specdec.generate(pair[0], None, "It was", grammar=constraint, ignore_eos=True).text == "It was"
     names = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(3000)} | {"3000": {"type": "null"}}
     schema = {"$ref": "#/$defs/0", "$defs": names}
     assert specdec.generate(pair[0], None, "It was", schema=schema).text == "null"
 
 
-def test_a_form_that_takes_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constraint_that_takes_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec.decoding.guided.guidance._COMPILE_S", 0.05)
     go_on = threading.Event()
     for _ in range(2):
         with pytest.raises(ConstraintError, match="regex takes longer than 0.05 s to compile"):
             in_time("regex", go_on.wait)
-    with pytest.raises(ConstraintError, match="regex is refused while 2 that took longer"):
+    with pytest.raises(ConstraintError, match="regex is refused while 2 others are still compiling"):
         in_time("regex", int)
     go_on.set()
     for thread in _left:

@@ -79,7 +79,7 @@ def test_nodes_are_drawn_from_their_heads(target: specdec.Model, variant: str, t
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in sorted(VARIANTS)]
 )
-def test_heads_of_every_kind_of_target(name: str) -> None:
+def test_heads_of_every_type_of_target(name: str) -> None:
     """The shared output with its bias, scale and cap, and embeddings as the table has them."""
     model = model_of(VARIANTS[name], random_tensors(VARIANTS[name]))
     check_shared_output(model)
@@ -174,5 +174,5 @@ def test_trained_heads() -> None:
         assert found.trace.tokens_per_call > 1.3
     tree = drafts.StaticTree((2, 2))
     assert drafts.load(MODELS / "heads", small_pair("int8")[0], tree=tree).gamma == 6
-    with pytest.raises(specdec.InputError, match="for the target '[^']*target'; given is .*draft"):
+    with pytest.raises(specdec.InputError, match="for the target '[^']*target'; the given one is .*draft"):
         drafts.load(MODELS / "heads", small)

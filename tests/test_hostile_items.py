@@ -1,6 +1,6 @@
-"""Numbers that change what they are read from, and arrays that change while the core reads them.
+"""Numbers that change their container when read, and arrays that change while the core reads them.
 
-Nothing may read memory that is not there: `make asan PYTEST_ARGS=tests/test_hostile_items.py` says so.
+No invalid memory is read: check with `make asan PYTEST_ARGS=tests/test_hostile_items.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def target() -> _core.Model:
 
 
 class Number:
-    """A number that empties a container when it is asked for its value."""
+    """A number that empties a container when it is converted."""
 
     def __init__(self, value: float, container: Any) -> None:
         self.value = value
@@ -50,7 +50,7 @@ class Number:
 
 
 def numbers(value: float = 1, n: int = N) -> list[Any]:
-    """A list that is empty once its first item has been converted."""
+    """Return a list that is empty once its first item has been converted."""
     items: list[Any] = []
     items += [Number(value, items) for _ in range(n)]
     return items
@@ -62,14 +62,14 @@ def session(target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **
 
 
 def begun(target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **options: Any) -> Session:
-    """A session that has read its prompts."""
+    """Return a session that has read its prompts."""
     made = session(target, draft, prompts, **options)
     made.prefill()
     return made
 
 
 def rounds(target: _core.Model, answer: Any) -> list[Any]:
-    """The first round with a Python object that proposes the answer."""
+    """Run the first round with a Python object that proposes the answer."""
     arguments = ("a test", lambda *_: answer, None, None, drafts.Proposal, None, False, False)
     records = begun(target, by_method("python", *arguments)).round()
     for record in records:  # a draft of the caller's that fails ends the text that the call was for
@@ -89,14 +89,14 @@ def replaced(target: _core.Model) -> object:
 
 
 def arguments_that_go(target: _core.Model) -> object:
-    """The dict of a description loses its automaton while its numbers are read."""
+    """A description's dict loses its automaton while its numbers are read."""
     arguments: dict[str, Any] = {"documents": _core.Automaton(np.arange(N, dtype=np.int32) % N_VOCAB)}
     arguments |= {"min_match": Number(1, arguments), "n_candidates": 1}
     return tokens(begun(target, ("context_copy", arguments)))
 
 
 def drafts_that_go(target: _core.Model) -> object:
-    """The list of an ensemble's drafts is emptied while the first one is made."""
+    """The list of an ensemble's drafts is emptied while the first one is created."""
     several: list[Any] = []
     several += [by_method("context_copy", None, Number(1, several), 1)]
     several += [by_method("model", build(LLAMA, perturbed(TENSORS))), by_method("lookahead", 1, 2, 1)]
@@ -172,7 +172,7 @@ def test_a_configuration_that_empties_itself() -> None:
 
 
 def proposal(field: str) -> drafts.Proposal:
-    """Of three nodes; the sequence of one field empties itself."""
+    """Return a proposal of three nodes; the sequence of one field empties itself."""
     rows = np.full((3, N_VOCAB), 1 / N_VOCAB)
     given = {"tokens": [1, 2, 3], "parents": [0, 1, 2], "probs": rows, "confidence": [0.5] * 3}
     value = {"tokens": 1, "parents": 0, "probs": 0, "confidence": 0.5}[field]
@@ -187,7 +187,7 @@ def test_a_proposal_that_empties_its_nodes(field: str, target: _core.Model) -> N
 
 @pytest.mark.parametrize("field", ["probs", "confidence"])
 def test_a_proposal_that_empties_its_rows_is_refused(field: str, target: _core.Model) -> None:
-    """These are asked for one by one, as rows may be large: one that is gone is missed."""
+    """Rows are requested one by one, as they may be large: a missing one is detected."""
     with pytest.raises(InputError, match=field):
         rounds(target, proposal(field))
 
@@ -203,7 +203,7 @@ def test_a_bare_list_that_empties_itself(target: _core.Model) -> None:
 
 
 def while_written(array: np.ndarray, values: list[Any], work: Callable[[], object], n: int = 20) -> None:
-    """Do the work n times while another thread writes the values into the array."""
+    """Repeat the work n times while another thread writes values into the array."""
     stop = threading.Event()
 
     def write() -> None:
@@ -225,7 +225,7 @@ def while_written(array: np.ndarray, values: list[Any], work: Callable[[], objec
 
 
 def test_arrays_that_change_while_they_are_read(target: _core.Model) -> None:
-    """Whatever comes out, nothing is read or written out of bounds."""
+    """Results are arbitrary, but nothing is read or written out of bounds."""
     ids = np.zeros(20_000, np.int32)
     while_written(ids, [0, -5, 2**31 - 1], lambda: _core.Automaton(ids), n=5)
     weights = {name: tensor.copy() for name, tensor in TENSORS.items()}
@@ -235,7 +235,7 @@ def test_arrays_that_change_while_they_are_read(target: _core.Model) -> None:
 
 
 def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
-    """Its arrays stay the caller's: counts, tokens and starts may be overwritten between rounds."""
+    """Its arrays stay the caller's: counts, tokens and starts may change between rounds."""
     starts = np.arange(N_VOCAB + 1, dtype=np.int64)
     tokens, followers = np.full(N_VOCAB, 3, np.int32), np.ones(N_VOCAB, np.int32)
     table = _core.Ngram(np.ones(N_VOCAB, np.int32), ((starts, tokens, followers),))
@@ -252,7 +252,7 @@ def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
 @pytest.mark.parametrize("rule", ["rejection", "greedy", "coupled", "block", "k-sequential", "classical"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308])
 def test_rules_on_what_are_no_distributions(rule: str, value: float) -> None:
-    """The package checks before; an array that is changed after that check gives a wrong token, no crash."""
+    """An array changed after the package's check gives a wrong token, but no crash."""
     n, n_vocab = 4, 5
     good = np.full((n, n_vocab), 1 / n_vocab)
     for at in (np.s_[:], np.s_[1:2], np.s_[:, 0]):

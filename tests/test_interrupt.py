@@ -33,7 +33,7 @@ def sizes(**changes):
     return LLAMA | {"n_vocab": 64, "n_layer": 1, "n_head": 1, "n_kv_head": 1} | changes
 
 def constant(config, value=0.01):
-    # One number behind every tensor: no memory, but what the packed weights take.
+    # One number for every tensor: no memory except the packed weights.
     for name, shape in _core.tensor_shapes(config).items():
         yield name, np.broadcast_to(np.float32(value), shape), "f32"
 
@@ -53,7 +53,7 @@ def pack():
     return lambda: model(config, "int4")
 
 def one_round():
-    # A chain of 1024 guesses, a forward for each.
+    # A chain of 1024 draft tokens, a forward pass for each.
     s = session(model(sizes(d_model=8, d_ff=8, n_ctx=4096)), slow_draft(), 1024)
     return s.round
 
@@ -103,7 +103,7 @@ try:
     print(json.dumps(["ended", time.process_time() - begun]))
 except KeyboardInterrupt:
     print(json.dumps(["interrupted", time.process_time() - sent[0]]))
-    if "round" in sys.argv[1]:  # what it left behind is not gone on with
+    if "round" in sys.argv[1]:  # what it left is not continued
         try:
             run()
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Drafts from the target's own layers: what they guess, what they cost, and that outputs stay plain."""
+"""Drafts from the target's own layers: what they draft, what they cost, and that outputs stay plain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SKIPS = {
 
 
 def lively(config: dict[str, Any], seed: int = 1) -> Tensors:
-    """Later layers change little, so that guesses are accepted now and then."""
+    """Later layers change little, so that draft tokens are accepted now and then."""
     tensors = random_tensors(config, seed)
     for name in tensors:
         if name.endswith(("attn_out.weight", "mlp_down.weight")) and not name.startswith("layers.0."):
@@ -58,7 +58,7 @@ def rounds(target: Any, draft: Any, **options: Any) -> list[dict[str, Any]]:
     return all_rounds(with_drafts(Session(target, draft, PROMPTS, seeds=seeds, **options)))
 
 
-# --------------------------------------------------------------------------------- what they guess
+# --------------------------------------------------------------------------------- what they draft
 
 
 def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> Any:
@@ -73,7 +73,7 @@ def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) 
 @pytest.mark.grid
 @pytest.mark.parametrize(("dtype", "cache"), FORMATS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_early_exit_guesses_what_the_cut_model_guesses(variant: str, dtype: str, cache: str) -> None:
+def test_an_early_exit_drafts_what_the_cut_model_drafts(variant: str, dtype: str, cache: str) -> None:
     """That model, with a cache of its own, draws the same tokens from the same distributions, bit for bit."""
     config, formats = VARIANTS[variant], {"dtype": dtype, "cache_dtype": cache}
     tensors = lively(config)
@@ -93,7 +93,7 @@ def test_an_early_exit_guesses_what_the_cut_model_guesses(variant: str, dtype: s
 @pytest.mark.parametrize("skip", SKIPS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_skipping_layers_is_what_the_reference_says(variant: str, skip: str) -> None:
-    """Guesses pass the layers by, and attend to the text's keys and values, which went through all."""
+    """Draft tokens skip the layers, and attend to the text's keys and values, which went through all."""
     config = VARIANTS[variant]
     tensors = lively(config)
     attn, mlp = SKIPS[skip]
@@ -121,7 +121,7 @@ DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER
 @pytest.mark.grid
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("draft", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
-def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) -> None:
+def test_replaced_draft_tokens_are_computed_again(draft: Any, alpha: float) -> None:
     """A draft of fixed acceptance has other tokens than the layers ran on; with alpha 0 all are wrong."""
     target = build(LLAMA, lively(LLAMA))
     wanted, logits, _ = canonical.run_session(target, None, PROMPTS, gamma=0)
@@ -139,9 +139,9 @@ def test_guesses_that_were_replaced_are_computed_anew(draft: Any, alpha: float) 
 @pytest.mark.parametrize("gamma", [1, 2, 5])
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int) -> None:
-    """Counted in attentions and MLPs: the target's run of every node once, and no more for an early exit.
+    """Counted in attentions and MLPs: once per node, and no more for an early exit.
 
-    Where layers are skipped in between, the guesses' way past the first of them is on top.
+    If layers in between are skipped, draft tokens run twice from the first of them on.
     """
     target = build(LLAMA, lively(LLAMA))
     draft = DESCRIPTIONS[name]
@@ -182,8 +182,8 @@ def test_repr() -> None:
 @needs_hooks
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("order", ["first", "last"])
-def test_nothing_is_run_twice_beside_another_draft(order: str, n_threads: int) -> None:
-    """The exit's guesses need not be the first of the tree: the target goes on from them all the same."""
+def test_nothing_is_run_twice_with_another_draft(order: str, n_threads: int) -> None:
+    """The exit's draft tokens need not be the first of the tree: the target still continues from them."""
     target, _ = small_pair()
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times, it was the age")
     prompts, n_layer = [ids, ids[:3]], target.config["n_layer"]

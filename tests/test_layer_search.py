@@ -154,7 +154,7 @@ def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], 
     assert SkipSearch.load(path) == first
     more = search_skips(target, PROMPTS, n_trials=9, path=path, **OPTIONS)
     assert more.trials[:5] == first.trials and len(more.trials) == 9
-    assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not begin anew
+    assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not start again
     for change in ({"gammas": [2]}, {"seed": 1}, {"temperature": 0.5}, {"prompts": PROMPTS[:1]}):
         (name,) = change
         with pytest.raises(InputError, match=f"another {name}"):

@@ -48,8 +48,8 @@ def test_what_is_written_is_read(target: specdec.Model, tmp_path: Path, dtype: s
         assert read.tokens is not None and read.tokens.tolist() == tokens
         read.check_target(target)
         both = zip(read.tensors(SHAPES), written.tensors(SHAPES), strict=True)
-        for (name, array, form), (_, wanted, _) in both:
-            assert form == dtype, name
+        for (name, array, stored), (_, wanted, _) in both:
+            assert stored == dtype, name
             if dtype == "bf16":
                 array = (array.astype(np.uint32) << 16).view(np.float32)
                 wanted = reference.formats.stored(wanted, "bf16")
@@ -68,7 +68,7 @@ def test_numbers_that_the_format_has_not_are_refused(target: specdec.Model, tmp_
 def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path) -> None:
     one, two = (weights_for(target).save(tmp_path / name) for name in ("one", "two"))
     (one / "model.safetensors").replace(two / "model.safetensors")
-    with pytest.raises(specdec.CheckpointError, match="'weights' .* of different drafts"):
+    with pytest.raises(specdec.CheckpointError, match="'weights' .* belong to different drafts"):
         read_weights(two)
     changed(two, weights="absent")
     read_weights(two)  # a folder that names no word
@@ -97,7 +97,7 @@ def test_damaged_fields_are_named(
     changed(folder, **fields)
     with refuses_field(folder / "config.json", named):
         drafts.load(folder, target)
-    for n_draft_vocab, message in ((61, "'d2t' is there"), (4, r"'d2t' has shape \[3\]; expected \[4\]")):
+    for n_draft_vocab, message in ((61, "'d2t' is present"), (4, r"'d2t' has shape \[3\]; expected \[4\]")):
         folder = weights_for(target, tokens=[5, 3, 60]).save(tmp_path)
         changed(folder, n_draft_vocab=n_draft_vocab)
         with pytest.raises(specdec.CheckpointError, match=message):
@@ -142,15 +142,15 @@ def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
     weights = read_weights(weights_for(target).save(tmp_path / "draft"))
     settings = llama_config(vocab_size=61, max_position_embeddings=96)
     for change, message in (
-        ({"vocab_size": 60}, "of n_vocab 60; expected 61"),
-        ({"hidden_size": 64}, "of d_model 64; expected"),
-        ({"num_hidden_layers": 3}, "of n_layer 3; expected 2"),
-        ({"rope_theta": 5e5}, "of another configuration and the same sizes"),
+        ({"vocab_size": 60}, "with n_vocab 60; expected 61"),
+        ({"hidden_size": 64}, "with d_model 64; expected"),
+        ({"num_hidden_layers": 3}, "with n_layer 3; expected 2"),
+        ({"rope_theta": 5e5}, "with the same sizes but another configuration"),
     ):
         other = settings | change
         model = specdec.load(write_hf(tmp_path / "-".join(change), other, tensors_for(other)))
         name = f"{target.path.parent.name}/{target.path.name}"
-        with pytest.raises(specdec.InputError, match=f"'{name}'; given is {model.path}, {message}"):
+        with pytest.raises(specdec.InputError, match=f"'{name}'; the given one is {model.path}, {message}"):
             weights.check_target(model)
 
 
@@ -164,7 +164,7 @@ def test_the_identity_is_that_of_numbers_and_tokens(target: specdec.Model) -> No
     weights = weights_for(target)
     for options in ({"n_ctx": 40}, {"dtype": "int8"}, {"tokenizer": False}):
         weights.check_target(specdec.load(target.path, **options))
-    with pytest.raises(specdec.InputError, match="of other tokens; expected the same vocabulary"):
+    with pytest.raises(specdec.InputError, match="with other tokens; expected the same vocabulary"):
         weights.check_target(specdec.load(target.path, tokenizer=Other()))
     config = {name: target.config[name] for name in ("n_vocab", "d_model", "n_layer")}
     assert {name: getattr(weights.target, name) for name in config} == config
@@ -201,7 +201,10 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
     with pytest.raises(specdec.VocabularyMismatchError):
         drafts.load(tmp_path / "other", target)
     drafts.OnlineDraft(table, interval=None).save(tmp_path / "online")
-    with pytest.raises(specdec.InputError, match=r"has learned; expected specdec\.drafts\.OnlineDraft\.load"):
+    with pytest.raises(
+        specdec.InputError,
+        match=r"is the state of a specdec.drafts.OnlineDraft; expected specdec\.drafts\.OnlineDraft\.load",
+    ):
         drafts.load(tmp_path / "online", target)
     with pytest.raises(specdec.CheckpointError, match="is a file of a Hugging Face folder"):
         drafts.load(next(target.path.glob("*.safetensors")), target)

@@ -46,8 +46,8 @@ def random_draft(name: str, target: specdec.Model, **options: Any) -> Any:
     """A draft of random weights; "eagle" too, which has no `LearnedWeights`."""
     if name == "eagle":
         return eagle_for(target, "reduced")
-    kind, weights = METHODS[name]
-    return kind(weights(target), **options)  # type: ignore[call-arg]
+    draft_type, weights = METHODS[name]
+    return draft_type(weights(target), **options)  # type: ignore[call-arg]
 
 
 def drafted(target: specdec.Model, draft: Any) -> list[Any]:
@@ -90,7 +90,9 @@ def test_another_target_is_refused_by_name(
     draft, other = random_draft(name, target), small_pair()[0]
     folder = draft.weights.save(tmp_path)
     for use in (lambda: drafts.load(folder, other), lambda: specdec.generate(other, draft, PROMPT)):
-        with pytest.raises(specdec.InputError, match=r"was trained for the target '.*target'; given is"):
+        with pytest.raises(
+            specdec.InputError, match=r"was trained for the target '.*target'; the given one is"
+        ):
             use()
     with pytest.raises(ValueError, match=of_the_core):
         open_session(other, ("model", {"model": draft.core}), [PROMPT])
@@ -146,12 +148,12 @@ def test_arguments_are_refused_by_name(target: specdec.Model, name: str) -> None
 def test_what_does_not_fit_is_named(
     target: specdec.Model, name: str, fields: dict[str, Any], tensors: dict[str, Any], named: str
 ) -> None:
-    kind, weights = METHODS[name]
+    draft_type, weights = METHODS[name]
     sound = weights(target)
     config = {key: value for key, value in (sound.fields.as_dict() | fields).items() if value is not ...}
     damaged = learned_weights(sound.method, target, config, tensors_of(sound) | tensors)
     with pytest.raises(specdec.CheckpointError, match=f"the draft: .*{named}"):
-        kind(damaged)  # type: ignore[call-arg]
+        draft_type(damaged)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -77,10 +77,10 @@ def asked(kind: str, *arguments: Any) -> list[Any]:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_every_way_gives_the_same_scores(dtype: Any, tasks: Path, tmp_path: Path) -> None:
     target, draft = small_pair(dtype, dtype)
-    ways = harness.WAYS if dtype == "f32" else ("plain", "speculative, batched, prompts cached")
+    ways = harness.MODES if dtype == "f32" else ("plain", "speculative, batched, prompts cached")
     first: dict[str, harness.Evaluation] = {}
     for way in ways:
-        lm = harness.specdec_lm(target, draft, harness.WAYS[way], "auto" if dtype == "f32" else 3, 1)
+        lm = harness.specdec_lm(target, draft, harness.MODES[way], "auto" if dtype == "f32" else 3, 1)
         cached = CachingLM(lm, str(tmp_path / f"{way}.db"))
         for task in harness.TASKS:
             for model in (cached, cached) if way != "plain" else (lm,):  # the second time from the cache

@@ -1,4 +1,4 @@
-"""Log-probabilities of generated texts and prompts, and several samples of a prompt."""
+"""Log-probabilities of generated tokens and prompts, and several samples per prompt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOW |= {rule: {**SAMPLED, "verify": rule} for rule in ("coupled", "block")}
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_the_models_law_is_that_of_score(pair: Pair, how: str) -> None:
+def test_model_logprobs_equal_those_of_score(pair: Pair, how: str) -> None:
     for gamma in (0, 1, 5):
         found = one(*pair, PROMPT, gamma=gamma, logprobs=3, prompt_logprobs=2, **HOW[how])
         scored = pair[0].score([[*PROMPT, *found.tokens]], top_logprobs=3)[0]
@@ -52,8 +52,8 @@ def test_the_models_law_is_that_of_score(pair: Pair, how: str) -> None:
         assert found.prompt_top_logprobs == [pairs[:2] for pairs in scored.top_logprobs[: len(PROMPT) - 1]]
 
 
-def sampled_law(found: specdec.Result, at: int, settings: dict[str, Any]) -> np.ndarray:
-    """By `specdec.distribution`, from the logits of a token, after penalty and bias."""
+def sampled_probs(found: specdec.Result, at: int, settings: dict[str, Any]) -> np.ndarray:
+    """Return the probabilities by `specdec.distribution`, after penalty and bias."""
     assert found.logits is not None
     tokens, penalty = [*found.prompt_ids, *found.tokens[:at]], settings.get("repetition_penalty", 1.0)
     logits = reference.adjusted_logits(found.logits[at], tokens, penalty, settings.get("logit_bias"))
@@ -62,12 +62,12 @@ def sampled_law(found: specdec.Result, at: int, settings: dict[str, Any]) -> np.
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_the_sampled_law_is_that_of_distribution(pair: Pair, how: str) -> None:
+def test_sampled_logprobs_equal_those_of_distribution(pair: Pair, how: str) -> None:
     settings = HOW[how]
     for gamma in (0, 4):
         found = one(*pair, PROMPT, gamma=gamma, logprobs=30, logprobs_of="sampling", **settings)
         for at, token in enumerate(found.tokens):
-            probs = sampled_law(found, at, settings)
+            probs = sampled_probs(found, at, settings)
             assert found.logprobs[at] == math.log(probs[token])
             best = sorted(np.flatnonzero(probs).tolist(), key=lambda token: -probs[token])[:30]
             assert found.top_logprobs[at] == [(token, math.log(probs[token])) for token in best]
@@ -77,27 +77,27 @@ def test_neither_draft_nor_batch_changes_a_bit(pair: Pair) -> None:
     target, draft = pair
     prompts = [PROMPT, [3], [*PROMPT, 4, 4], PROMPT[:3]]
     tree = drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 2, 1), "without replacement"))
-    ways: list[tuple[Any, dict[str, Any]]] = [
+    cases: list[tuple[Any, dict[str, Any]]] = [
         (draft, {"gamma": 3}), (tree, {}), (drafts.PromptLookup(), {"gamma": 6}), (draft, {"gamma": "auto"}),
         (draft, {"batch_size": 2, "stop": ["no such text"]}), (draft, {"prompt_cache": PromptCache()}),
     ]  # fmt: skip
-    for law in ("model", "sampling"):
-        options = {"logprobs": 4, "logprobs_of": law, **SAMPLED, "verify": "coupled", "seed": [1, 2, 3, 4]}
+    for source in ("model", "sampling"):
+        options = {"logprobs": 4, "logprobs_of": source, **SAMPLED, "verify": "coupled", "seed": [1, 2, 3, 4]}
         plain = [one(target, None, prompt, **options | {"seed": i}) for i, prompt in enumerate(prompts, 1)]
-        for by, settings in ways:
+        for by, settings in cases:
             found = specdec.generate(target, by, prompts, **OPTIONS | options | settings)
             for result, expected in zip(found, plain, strict=True):
                 assert_said_alike(result, expected)
 
 
-def test_a_transform_belongs_to_the_sampled_law(pair: Pair) -> None:
+def test_a_transform_affects_the_sampled_logprobs(pair: Pair) -> None:
     def double(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
         return np.where(np.arange(len(probs)) % 2 == len(tokens) % 2, probs, 0.0)
 
     found = one(*pair, PROMPT, transform=double, temperature=1.0, seed=2, logprobs=0, logprobs_of="sampling")
     assert found.top_logprobs is None
     for at in range(len(found.tokens)):
-        probs = double(sampled_law(found, at, {"temperature": 1.0}), [*PROMPT, *found.tokens[:at]])
+        probs = double(sampled_probs(found, at, {"temperature": 1.0}), [*PROMPT, *found.tokens[:at]])
         assert found.logprobs[at] == pytest.approx(math.log(probs[found.tokens[at]] / probs.sum()), abs=1e-12)
 
 

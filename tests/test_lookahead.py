@@ -20,7 +20,7 @@ WINDOW_DRAW = 5  # SD_DRAW_WINDOW
 class Statement:
     """The algorithm for one sequence.
 
-    rows[r][c] is the guess for place r + c + 1 behind the text's last token, when row 0 is at the text.
+    rows[r][c] is the draft token at position r + c + 1 after the text's last token, if row 0 is at the text.
     """
 
     def __init__(self, window: int, ngram: int, candidates: int, key: tuple[int, int]) -> None:

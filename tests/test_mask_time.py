@@ -20,7 +20,7 @@ from trained import small_pair
 
 Pair = tuple[specdec.Model, specdec.Model]
 AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"
-"""As many readings of a text as there are trees over its letters."""
+"""A grammar with as many parses of a text as trees over its letters."""
 CHEAP = 'start: (w " ")~1..12 "."\nw: /[a-z]{1,5}/'
 WAIT_S = 120.0
 
@@ -79,7 +79,7 @@ def test_what_is_raised_is_raised(in_thread: bool) -> None:
 
     for _ in range(2):  # the thread goes on
         own, job = meter(in_thread), MaskJob(fail)
-        for _ in range(2):  # a guess asks first, then the text itself
+        for _ in range(2):  # a draft token asks first, then the text itself
             with pytest.raises(ZeroDivisionError):
                 own.mask(job)
 
@@ -107,7 +107,7 @@ def test_few_late_masks_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(20):  # a long text
         assert own.mask(MaskJob(lambda: b"mask")) == b"mask"
     monkeypatch.setattr(mask_time, "_EACH_CHEAP_S", 0.0)
-    with pytest.raises(ConstraintError, match="are still being found"):
+    with pytest.raises(ConstraintError, match="are still being computed"):
         own.mask(MaskJob(lambda: b"mask"))
     for computing in many:
         computing.released.set()
@@ -136,12 +136,12 @@ def test_an_ambiguous_grammar_ends_its_own_text_alone(pair: Pair) -> None:
     with specdec.Engine(target, draft, n_slots=6, n_text=450) as engine:
         endless: dict[str, Any] = {"grammar": AMBIGUOUS, "max_new_tokens": 400, "temperature": 1.0}
         bad = [engine.submit("It was", seed=i, ignore_eos=True, **endless) for i in range(3)]
-        good = [engine.submit("It was", **how, **form) for form in others]
-        for form, request in zip(others, good, strict=True):
-            plain = specdec.generate(target, None, "It was", **how, **form)
+        good = [engine.submit("It was", **how, **constraint) for constraint in others]
+        for constraint, request in zip(others, good, strict=True):
+            plain = specdec.generate(target, None, "It was", **how, **constraint)
             assert request.result(WAIT_S).tokens == plain.tokens
         for request in bad:
-            with pytest.raises(ConstraintError, match="longer than|has taken|still being found"):
+            with pytest.raises(ConstraintError, match="longer than|has taken|still being computed"):
                 request.result(WAIT_S)
         assert engine.submit("It was", **how).result(WAIT_S).finish_reason == "length"
 
@@ -153,7 +153,7 @@ def test_an_ambiguous_grammar_ends_its_own_text_alone(pair: Pair) -> None:
 def test_texts_that_take_turns_are_what_they_are_alone(
     how: dict[str, Any], pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every grammar counts as expensive: one text with one takes part in a round, without guesses."""
+    """Every grammar counts as expensive: one text with one takes part in a round, without draft tokens."""
     monkeypatch.setattr(request_queue, "_CHEAP_S", -1.0)
     target, draft = pair
     cheap: dict[str, Any] = {"grammar": CHEAP}
@@ -164,8 +164,8 @@ def test_texts_that_take_turns_are_what_they_are_alone(
     def plan(self: request_queue.ConstraintTurns, running: Any) -> list[int] | None:
         gammas = usual(self, running)
         if gammas is not None:
-            with_form = [one for one in running if one.generation.request.constraint is not None]
-            known = [one for one in with_form if one.generation in self._expensive]
+            constrained = [one for one in running if one.generation.request.constraint is not None]
+            known = [one for one in constrained if one.generation in self._expensive]
             n_expensive.append(sum(gammas[one.slot] >= 0 for one in known))
             assert all(gammas[one.slot] <= 0 for one in known)
         return gammas
@@ -183,8 +183,8 @@ def test_texts_that_take_turns_are_what_they_are_alone(
 
 def test_what_masks_take_is_counted(pair: Pair) -> None:
     target, _ = pair
-    for kind, form in (("grammar", CHEAP), ("schema", True), ("regex", "a{1,9}b")):
-        guidance = Guidance.of(kind, form, target.tokenizer, target.config.n_vocab, [0])  # type: ignore[arg-type]
+    for method, constraint in (("grammar", CHEAP), ("schema", True), ("regex", "a{1,9}b")):
+        guidance = Guidance.of(method, constraint, target.tokenizer, target.config.n_vocab, [0])  # type: ignore[arg-type]
         state = guidance.start(())
         assert state.mask() is not None
         before = guidance.mask_s

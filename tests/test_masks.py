@@ -35,10 +35,7 @@ JUDGES = [
     ("distinct", "rejection"),
     pytest.param("samples", "k-sequential", marks=pytest.mark.statistical),
     *(pytest.param(tree, "coupled", marks=pytest.mark.statistical) for tree in ("distinct", "dynamic")),
-    *(
-        pytest.param(tree, "rejection", marks=pytest.mark.statistical)
-        for tree in ("samples", "top-k", "dynamic")
-    ),
+    *(pytest.param(t, "rejection", marks=pytest.mark.statistical) for t in ("samples", "top-k", "dynamic")),
 ]
 
 

@@ -76,8 +76,8 @@ def test_betas_are_the_overlap_of_the_references_distributions(
                 overlaps = {lenience: np.minimum(p / lenience, q).sum() for lenience in LENIENCES}
             else:
                 p = reference.distribution(target[row], 1.0)
-                guess = q.argmax()
-                overlaps = {lenience: float(p[guess] >= lenience * p.max()) for lenience in LENIENCES}
+                draft_token = q.argmax()
+                overlaps = {lenience: float(p[draft_token] >= lenience * p.max()) for lenience in LENIENCES}
             here.append(overlaps[1.0])
             for lenience, overlap in overlaps.items():
                 found[lenience].append(overlap)
@@ -155,7 +155,7 @@ def test_texts_end_with_the_shorter_context(pair: Pair, tmp_path: Path) -> None:
     for draft, n in ((short, 32 + 1), (pair[1], N_CTX)):  # the last token is not read by the draft
         found = specdec.measure(pair[0], draft, [prompt], temperatures=[0], n_tokens=500, timing=False)
         assert len(found.tokens[0][0]) == n - len(prompt)
-    with pytest.raises(InputError, match="prompt 0 has 40 tokens, which leaves no room"):
+    with pytest.raises(InputError, match="prompt 0 has 40 tokens; expected fewer than the context length"):
         specdec.measure(pair[0], short, [[1] * 40], timing=False)
     for one in (short, ModelDraft(short)):  # the text that is timed fits the draft's context
         timed = specdec.oracle(pair[0], one, [[1] * 60], gammas=[1], max_gamma=2, max_new_tokens=4)
@@ -181,8 +181,8 @@ def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measuremen
 
 
 def test_lenient_runs_are_timed_if_asked(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    def speedup(way: Any) -> Speedup:
-        ratio = way.gamma + 10 * way.options["temperature"] + way.options.get("lenience", 1.0)
+    def speedup(run: Any) -> Speedup:
+        ratio = run.gamma + 10 * run.options["temperature"] + run.options.get("lenience", 1.0)
         return Speedup((ratio - 1, ratio, ratio + 1), (20.0,) * 3)
 
     use_speedups(monkeypatch, speedup)
@@ -197,14 +197,14 @@ def test_lenient_runs_are_timed_if_asked(pair: Pair, monkeypatch: pytest.MonkeyP
 
 
 def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the bar comes to its end, whether the draft has a law or is run."""
+    """And the bar comes to its end, whether the draft has a distribution or is run."""
     counts: list[list[int]] = []
 
     @contextmanager
     def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[[int], None]]:
-        told: list[int] = []
-        yield told.append
-        counts.append([total, sum(told)])
+        advanced: list[int] = []
+        yield advanced.append
+        counts.append([total, sum(advanced)])
 
     for view in ("measure", "compare"):
         monkeypatch.setattr(f"specdec.analysis.{view}.counted", counted)
@@ -334,7 +334,8 @@ def test_betas_that_are_all_alike_have_no_correlation() -> None:
 )  # fmt: skip
 def test_a_speed_up_above_the_tokens_per_run_is_invalid(ratios: Any, bounds: Any, reason: str) -> None:
     """Each repetition has the tokens per run of its own texts; the median repetition decides."""
-    assert Speedup(ratios, bounds).invalid == (f"invalid: {reason} tokens per run" if reason else "")
+    reason = reason.replace("above", "above the mean accepted length,")
+    assert Speedup(ratios, bounds).invalid == (f"invalid: {reason}" if reason else "")
 
 
 def table_of(measured: specdec.Measurement, number: int, *rows: specdec.ExperimentRow) -> Any:
@@ -388,7 +389,7 @@ def test_the_seconds_bound_a_measurement(pair: Pair, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("specdec.time_limit.time", SimpleNamespace(monotonic=lambda: 2.0 * next(clock)))
     for draft in (pair[1], specdec.drafts.Lookahead()):
         short = specdec.measure(pair[0], draft, PROMPTS, gammas=[1, 2], leniences=[1.0], seconds=4.0)
-        assert short.stopped == "4 s were over" and short.stopped in str(short)
+        assert short.stopped == "time limit of 4 s reached" and short.stopped in str(short)
         timed = {row.temperature for row in short.rows if row.speedup is not None}
         assert timed == {0.0}
 
@@ -415,7 +416,7 @@ def test_one_prompt_and_paths_are_taken(make_llama) -> None:
     found = specdec.measure(target, draft, [1, 2, 3], n_tokens=5, timing=False)
     assert found.prompts == [[1, 2, 3]]
     assert (found.target, found.draft, found.text) == ("target", "draft", None)
-    with pytest.raises(InputError, match="no tokenizer; expected token ids"):
+    with pytest.raises(InputError, match="expected token ids, because the target has no tokenizer"):
         specdec.tune(target, draft)
 
 
@@ -430,13 +431,13 @@ def test_a_prediction_by_hand(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> No
     assert row.predicted_speedup == pytest.approx(1.2) and row.ideal_speedup == pytest.approx(1.5)
 
 
-def with_law(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
+def with_times(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float) -> None:
     use_forward_times(monkeypatch, dict(enumerate(target_s, start=1)), draft_s)
 
 
-def test_tune_takes_the_best_gamma_of_a_law(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_takes_the_best_gamma_for_given_times(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two positions cost no more than one, three cost four times as much: gamma is 1, whatever 3.8 says."""
-    with_law(monkeypatch, 0.001, 1.0, 1.0, 4.0, 4.0)
+    with_times(monkeypatch, 0.001, 1.0, 1.0, 4.0, 4.0)
     found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80)
     assert (found.gamma, found.idealised_gamma, found.row.c) == (1, 3, 0.001) and 0.1 < found.row.alpha < 1.0
     tokens = [sum(found.row.alpha**i for i in range(gamma + 1)) for gamma in range(4)]
@@ -447,23 +448,23 @@ def test_tune_takes_the_best_gamma_of_a_law(pair: Pair, monkeypatch: pytest.Monk
         assert end == pytest.approx((1 + alpha + alpha**2) / 4.002)
     assert low < found.speedups[2] < high and f"{low:.2f} to {high:.2f}" in str(found)
     assert found.speedups[0] == 1.0
-    with_law(monkeypatch, 0.001, 1.0, 1.0, 1.0, 1.0)
+    with_times(monkeypatch, 0.001, 1.0, 1.0, 1.0, 1.0)
     assert specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80).gamma == 3
-    with_law(monkeypatch, 0.1, 1.0, 2.0, 3.0)  # drafting does not pay
+    with_times(monkeypatch, 0.1, 1.0, 2.0, 3.0)  # drafting does not pay
     found = specdec.tune(*pair, PROMPTS, max_gamma=2, n_tokens=40)
     assert found.gamma == 0 and "0 ★" in str(found)
 
 
 def test_tune_predicts_and_chooses_nothing_above_its_ideal(pair: Pair, monkeypatch: Any) -> None:
     """Two positions seem to take half the time of one."""
-    with_law(monkeypatch, 0.1, 1.0, 0.5, 1.2)
+    with_times(monkeypatch, 0.1, 1.0, 0.5, 1.2)
     found = specdec.tune(*pair, PROMPTS, max_gamma=2, n_tokens=40)
     reason = "invalid: t(2)/t(1) is 0.500, below 1"
     assert found.invalid_predictions == {1: reason}
     assert all(found.speedups[gamma] <= found.idealised[gamma] for gamma in range(3))
     assert found.speedups[1] == pytest.approx((1 + found.row.alpha) / 1.1)
     assert [row["invalid"] for row in found.to_dict()["rows"]] == ["", reason, ""]
-    assert f"{found.speedups[1]:.2f}X !" in str(found) and str(found).count("! an error") == 1
+    assert f"{found.speedups[1]:.2f}X !" in str(found) and str(found).count("! measurement error") == 1
 
 
 def test_tune_on_a_tiny_pair(pair: Pair) -> None:

@@ -49,7 +49,7 @@ def test_rows_grouped_by_expert_have_the_bits_of_rows_alone(name: str, dtype: st
 @pytest.mark.parametrize(
     "name", [name if i < 1 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(MIXTURES)]
 )
-def test_most_rows_differ_from_the_reference_by_rounding_alone(name: str) -> None:
+def test_most_rows_differ_from_the_reference_only_by_rounding(name: str) -> None:
     """In every format: few rows are so near a tie that rounding chooses other experts."""
     config = MIXTURES[name]
     tensors = random_tensors(config)

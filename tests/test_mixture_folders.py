@@ -72,7 +72,7 @@ def test_mxfp4_is_what_its_formula_says(tmp_path, low, high):
         assert np.array_equal(found[f"layers.1.experts.{expert}.mlp_down.weight"], values)
 
 
-def test_scales_that_are_no_numbers_give_no_model(tmp_path):
+def test_non_finite_scales_are_refused(tmp_path):
     config = gpt_oss_config()
     for value in (255, 254):
         tensors = gpt_oss_tensors(config)
@@ -105,7 +105,10 @@ def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
         ({"mlp_only_layers": [0]}, "tensor 'model.layers.0.mlp.gate_proj.weight' is missing"),
         ({"mlp_only_layers": "none"}, "field 'mlp_only_layers' is"),
         ({"moe_intermediate_size": 25}, "has shape"),
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "nothing, or quant_method 'compressed-tensors'"),
+        (
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            "no such field, or quant_method 'compressed-tensors'",
+        ),
     ],
 )
 def test_configurations_that_do_not_fit_the_weights(changes: dict[str, Any], message: str, tmp_path):

@@ -29,8 +29,8 @@ def plain(world: World) -> list[list[int]]:
     return [one.tokens for one in specdec.generate(world.target, None, PROMPTS, **OPTIONS)]
 
 
-RIDING = {name for name in DRAFTS if "look-ahead embeddings" in name}
-"""Drafts whose embeddings ride on verification: a session takes those of one."""
+LOOKING_AHEAD = {name for name in DRAFTS if "look-ahead embeddings" in name}
+"""Drafts with look-ahead embeddings: a session takes those of one."""
 
 
 def in_target_cache(draft: Any) -> bool:
@@ -38,7 +38,7 @@ def in_target_cache(draft: Any) -> bool:
 
 
 def check(world: World, draft: Any, plain: list[list[int]]) -> None:
-    """One text alone; five texts in two places, which are given to other texts when one ends."""
+    """One text alone; five texts in two slots."""
     alone = specdec.generate(world.target, draft, PROMPTS[0], gamma=5, **OPTIONS)
     assert alone.tokens == plain[0], draft
     batch = specdec.generate(world.target, draft, PROMPTS, batch_size=2, **OPTIONS)
@@ -62,7 +62,7 @@ def test_every_pair_of_drafts(world: World, plain: list[list[int]], name: str) -
     """Side by side, for the target and for a model that drafts."""
     for other, make in DRAFTS.items():
         pair = [DRAFTS[name](world), make(world)]
-        if name in RIDING and other in RIDING:
+        if name in LOOKING_AHEAD and other in LOOKING_AHEAD:
             with pytest.raises(specdec.InputError, match="embeddings"):
                 check(world, together(*pair), plain)
         else:
@@ -76,24 +76,24 @@ def in_a_model(world: World, one: Any) -> Any:
     return drafts.ModelDraft(world.draft, draft=one)
 
 
-def behind_a_model(world: World, one: Any) -> Any:
+def after_a_model(world: World, one: Any) -> Any:
     return together(world.draft, one)
 
 
 def deep(world: World, one: Any) -> Any:
-    return in_a_model(world, behind_a_model(world, in_a_model(world, behind_a_model(world, one))))
+    return in_a_model(world, after_a_model(world, in_a_model(world, after_a_model(world, one))))
 
 
-@pytest.mark.parametrize("wrap", [in_a_model, behind_a_model, deep])
-def test_an_object_is_told_of_every_prompt_before_it_is_asked(
+@pytest.mark.parametrize("wrap", [in_a_model, after_a_model, deep])
+def test_an_object_gets_every_prompt_before_it_is_asked(
     world: World, plain: list[list[int]], wrap: Any
 ) -> None:
     inner = Scripted(lambda tokens, budget: tokens[-3:-1][:budget])
     batch = specdec.generate(world.target, wrap(world, inner), PROMPTS, batch_size=2, **OPTIONS)
     assert [one.tokens for one in batch] == plain
-    told = [(sequence, tuple(prompt)) for note, sequence, prompt, *_ in inner.calls if note == "begin"]
-    assert sorted(prompt for _, prompt in told) == sorted(map(tuple, PROMPTS)), "each told once"
-    assert {sequence for sequence, _ in told} == {0, 1}
+    calls = [(sequence, tuple(prompt)) for note, sequence, prompt, *_ in inner.calls if note == "begin"]
+    assert sorted(prompt for _, prompt in calls) == sorted(map(tuple, PROMPTS)), "each once"
+    assert {sequence for sequence, _ in calls} == {0, 1}
     begun: dict[int, list[int]] = {}
     for note, sequence, text, *_ in inner.calls:
         begun[sequence] = text if note == "begin" else begun[sequence]
@@ -103,7 +103,7 @@ def test_an_object_is_told_of_every_prompt_before_it_is_asked(
 
 @needs_hooks
 def test_each_model_reads_each_prompt_once(world: World) -> None:
-    """Forwards of a run: those of the draft's models read a prompt together, and no prompt twice."""
+    """Forward passes of a run: the draft's models read prompts together, and no prompt twice."""
     inner = in_a_model(world, drafts.Lookahead())
     draft = in_a_model(world, together(world.draft, drafts.PromptLookup(), inner))
     prompts = [[(7 * i + k) % 50 + 3 for i in range(60)] for k in range(4)]

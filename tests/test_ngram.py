@@ -164,7 +164,7 @@ def test_a_bad_update_changes_nothing() -> None:
 
 
 def test_counts_of_what_the_target_writes() -> None:
-    """They guess what it writes, all of it where they have counted it."""
+    """They draft what it writes, all of it if they have counted it."""
     target, prompts = small_pair()[0], ["It was", "Once upon a time"]
     results = specdec.generate(target, None, prompts, max_new_tokens=30)
     table = Ngram.from_results(results, target, 4)
@@ -176,36 +176,41 @@ def test_counts_of_what_the_target_writes() -> None:
     assert out.trace.acceptance_rate > 0.5
 
 
-@pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
+@pytest.mark.parametrize(("table_type", "n"), [(Unigram, 1), (Bigram, 2), (Ngram, 3)])
 def test_a_table_from_text_results_or_a_file_has_the_n_of_its_class(
-    tmp_path: Path, kind: type[Ngram], n: int
+    tmp_path: Path, table_type: type[Ngram], n: int
 ) -> None:
     target, file = small_pair()[0], tmp_path / "text.txt"
     file.write_text("It was night — and the wind", encoding="utf-8")
     texts = ["Once upon a time", file]
     result = specdec.generate(target, None, "It was", max_new_tokens=20)
-    table = kind.from_text(texts, target, smoothing="backoff")
+    table = table_type.from_text(texts, target, smoothing="backoff")
     ids = [target.tokenizer.encode(text) for text in ("Once upon a time", file.read_text(encoding="utf-8"))]
     assert_same(table, Ngram(ids, target.config["n_vocab"], n, smoothing="backoff"))
     table.save(tmp_path / "table")
-    assert_same(kind.load(tmp_path / "table"), table)
-    by_tokenizer, of_counts = kind.from_text(file, target.tokenizer, n), kind.of(table.counts)
-    for made in (by_tokenizer, of_counts, kind.from_results(result, target), kind.load(tmp_path / "table")):
-        assert (type(made), made.n) == (kind, n)
+    assert_same(table_type.load(tmp_path / "table"), table)
+    by_tokenizer, of_counts = table_type.from_text(file, target.tokenizer, n), table_type.of(table.counts)
+    for made in (
+        by_tokenizer,
+        of_counts,
+        table_type.from_results(result, target),
+        table_type.load(tmp_path / "table"),
+    ):
+        assert (type(made), made.n) == (table_type, n)
     with pytest.raises(InputError, match="missing.txt: no such file; expected a text"):
-        kind.from_text(tmp_path / "missing.txt", target)
+        table_type.from_text(tmp_path / "missing.txt", target)
 
 
-@pytest.mark.parametrize(("kind", "n"), [(Unigram, 1), (Bigram, 2)])
-def test_a_unigram_or_bigram_of_another_n_is_refused(tmp_path: Path, kind: type[Ngram], n: int) -> None:
+@pytest.mark.parametrize(("table_type", "n"), [(Unigram, 1), (Bigram, 2)])
+def test_a_unigram_or_bigram_of_another_n_is_refused(tmp_path: Path, table_type: type[Ngram], n: int) -> None:
     target, _ = small_pair()
     result = specdec.generate(target, None, "It was", max_new_tokens=5)
-    for made in (kind.from_text, kind.from_results):
+    for made in (table_type.from_text, table_type.from_results):
         with refuses("n", 3):
-            made("Once upon a time" if made == kind.from_text else result, target, 3)
+            made("Once upon a time" if made == table_type.from_text else result, target, 3)
     Ngram([0, 1, 2, 3], 5, 3).save(tmp_path / "trigrams")
-    with pytest.raises(CheckpointError, match=f"trigrams: n is 3; expected {n}, as of every {kind.__name__}"):
-        kind.load(tmp_path / "trigrams")
+    with pytest.raises(CheckpointError, match=f"n is 3; expected {n}, as of every {table_type.__name__}"):
+        table_type.load(tmp_path / "trigrams")
 
 
 # -------------------------------------------------------------------------------------------- files
@@ -272,7 +277,7 @@ LEVELS = {f"{part}.{k}": TENSORS[f"{part}.2"] for part in PARTS for k in range(3
         ({"counts.2": np.ones(3)}, "'counts.2' has dtype F64; expected I32"),
         ({"counts.2": i32(1, 1)}, "starts has 4 entries, tokens 3 and counts 2; expected 4"),
         ({"counts.2": i32(1, 0, 1)}, r"counts\[1\] of the 2-grams is 0, expected 1 to"),
-        ({"more": np.ones(1)}, "'more' is none of a table of 2-grams"),
+        ({"more": np.ones(1)}, "'more' is not part of a table of 2-grams"),
         (LEVELS, "levels has 8 entries, expected at most 7"),
     ],
 )
@@ -340,13 +345,13 @@ def test_online_probabilities_are_those_of_plain_python() -> None:
     st.sampled_from([0.0, 1.0]),
 )  # fmt: skip
 @settings(max_examples=200, deadline=None)
-def test_guesses_are_drawn_from_the_probabilities(
+def test_draft_tokens_are_drawn_from_the_probabilities(
     prompts: list[list[int]], texts: list[list[int]], n: int, smoothing: str, online: bool, seed: int,
     temperature: float,
 ) -> None:  # fmt: skip
-    """Row by row of the core, which counts no guess; that tokens are drawn so is tested of all drafts.
+    """Row by row of the core, which does not count draft tokens; sampling is tested for all drafts.
 
-    Greedy guesses are the most probable, although the core does not look at most tokens.
+    Greedy draft tokens are the most probable, although the core skips most tokens.
     """
     model = random_model(LLAMA | {"n_vocab": 5}, scale=1.0)
     table = Ngram(texts, 5, n, smoothing=smoothing)

@@ -21,13 +21,13 @@ def read(path: Path) -> Any:
     return nbformat.read(path, as_version=4)
 
 
-def outputs(notebook: Any, kind: str) -> list[str]:
+def outputs(notebook: Any, mime_type: str) -> list[str]:
     """The outputs of one MIME type, in order."""
     return [
-        output["data"][kind]
+        output["data"][mime_type]
         for cell in notebook.cells
         for output in cell.get("outputs", [])
-        if kind in output.get("data", {})
+        if mime_type in output.get("data", {})
     ]
 
 

@@ -1,4 +1,4 @@
-"""Public functions with odd values of every parameter: it works, or says why not by a named exception."""
+"""Public functions with odd values of every parameter work, or raise a named exception."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 
 class Hostile(Exception):  # noqa: N818
-    """What an object of the caller's raises by itself: it may come through."""
+    """An exception of a caller's own object, which may propagate."""
 
 
 def raising(*_: Any, **__: Any) -> Any:
@@ -37,7 +37,7 @@ def giving(value: Any) -> Callable[..., Any]:
 
 
 def hostile(name: str, *bases: type, **methods: Any) -> Any:
-    """An object whose special methods are these; one that is no function is returned by the method."""
+    """Return an object with these special methods; a value is returned by its method."""
     members = {f"__{key}__": value if callable(value) else giving(value) for key, value in methods.items()}
     made = type(name, bases, members)
     return made("x") if issubclass(made, str) else made()
@@ -49,7 +49,7 @@ def described_result() -> dict[str, Any]:
 
 @cache
 def nested(depth: int) -> list[Any]:
-    """Made once: deep lists take the garbage collector long."""
+    """Return a deep list, made once because the garbage collector takes long."""
     found: list[Any] = []
     for _ in range(depth):
         found = [found]
@@ -72,7 +72,7 @@ NUMBERS = [
 
 
 def values() -> list[Any]:
-    """Odd values, made again in each call."""
+    """Return odd values, new ones in each call."""
     return [
         *NUMBERS,
         None, True, False, "", "x", "\0", "\udcff", "a\udcff" * 3, "x" * 5000, "~nosuchuser/x", "~", ".",
@@ -113,7 +113,7 @@ N_VALUES = len(values())
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    """Tiny models, whose tokenizer knows single bytes."""
+    """Return tiny models, whose tokenizer knows single bytes."""
     folder = tmp_path_factory.mktemp("pair")
     return tuple(  # type: ignore[return-value]
         specdec.load(write_hf(folder / name, llama_config(), seed=seed), tokenizer=Bytes())
@@ -122,7 +122,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specd
 
 
 class Bytes:
-    """A tokenizer of the caller's: a character is its code modulo the vocabulary."""
+    """A caller's tokenizer: a character is its code modulo the vocabulary."""
 
     chat_template = specdec.ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     n_vocab, bos_id, eos_ids = 61, 1, (2,)
@@ -137,8 +137,8 @@ class Bytes:
         return "bytes"
 
 
-class Guess:
-    """A draft that proposes the same thing again and again."""
+class FixedDraft:
+    """A draft that always proposes the same."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -148,7 +148,7 @@ class Guess:
 
 
 class World(NamedTuple):
-    """What the functions work on."""
+    """Objects that the functions work on."""
 
     target: specdec.Model
     draft: specdec.Model
@@ -201,7 +201,7 @@ async def all_of(pieces: Any) -> list[str]:
 
 
 def at_home(world: World, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Relative paths, and those of the home folder, are in a folder of the test."""
+    """Make relative paths and those of the home folder point into a folder of the test."""
 
     def call(**given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -213,7 +213,7 @@ def at_home(world: World, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def saving(world: World, save: Callable[..., None]) -> Callable[..., None]:
-    """A name of a file is one in a folder of the test. An OSError must name the file that was asked for."""
+    """Return a file name in a folder of the test. An OSError must name the requested file."""
 
     def saves(path: Any) -> None:
         try:
@@ -230,14 +230,14 @@ def of(module: Any, name: str, given: Callable[[World], dict[str, Any]]) -> Call
 
 
 def theory_case(name: str) -> Callable[[World], Case]:
-    """A formula with arguments that it takes, by the names of its parameters."""
+    """Return a formula with valid arguments by parameter name."""
     known = {**PAIR, "alpha": 0.8, "cost": 0.1, "gamma": 4, "parents": [0, 1]}
     taken = inspect.signature(getattr(theory, name)).parameters
     return of(theory, name, lambda w: {key: known[key] for key in taken if key in known})
 
 
 def drafts_of_defaults() -> list[str]:
-    """The drafts whose every parameter has a default."""
+    """Return drafts whose every parameter has a default."""
     public = {name: getattr(drafts, name) for name in drafts.__all__}
     return [
         name
@@ -276,7 +276,7 @@ OF_DRAFTS: dict[str, Callable[[World], dict[str, Any]]] = {
     "DecodingHeads": lambda w: {"weights": random_heads(w.target)}, "EarlyExit": lambda w: {"layer": 1},
     "Eagle": lambda w: {"path": eagle_folder(w.target, "eagle3"), "target": w.target, "n_threads": 1},
     "MTP": lambda w: {"target": mimo_target(), "n_threads": 1}, "SkipLayers": lambda w: {"attn": [0]},
-    "PythonDraft": lambda w: {"drafter": Guess([1])}, "OnlineTableTrainer": lambda w: {"draft": TABLE},
+    "PythonDraft": lambda w: {"drafter": FixedDraft([1])}, "OnlineTableTrainer": lambda w: {"draft": TABLE},
     "OnlineDraft": lambda w: {"draft": TABLE, "interval": None},
 }  # fmt: skip
 
@@ -377,14 +377,16 @@ SOURCES = {
 
 def parameters(name: str, function: Callable[..., Any]) -> list[str]:
     signature = inspect.signature(SOURCES.get(name, function))
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     entries = signature.parameters.values()
-    found = [entry.name for entry in entries if entry.kind not in kinds and entry.name != "self"]
+    found = [
+        parameter.name for parameter in entries if parameter.kind not in variadic and parameter.name != "self"
+    ]
     return ["draft", *found] if name == "Ensemble" else found
 
 
 def complaint(function: Callable[..., Any], given: dict[str, Any]) -> str | None:
-    """What is wrong with what came of a call."""
+    """Describe what is wrong with a call's outcome."""
     try:
         function(**given)
     except (SpecdecError, Hostile) as error:
@@ -427,7 +429,7 @@ def test_every_parameter_takes_or_refuses_every_value(
 
 
 def test_every_public_function_is_in_the_table() -> None:
-    """But what is made by others alone, and what needs Optuna or matplotlib."""
+    """Except what others create, and what needs Optuna or matplotlib."""
     made_by_others = {
         "Beam", "BeamResult", "BeamTrace", "Bench", "BenchRow", "Comparison", "Constraint",
         "ConstraintState", "EngineMetrics", "Explorer", "ExplorerSettings", "DraftFit", "ExperimentRow",
@@ -455,9 +457,21 @@ def test_what_a_draft_proposes(index: int, pair: Any) -> None:
         given = {"tokens": [1], "parents": [0], "probs": [row], "confidence": [0.5]}
         for value in (values()[index], [values()[index]]):
             answer = drafts.Proposal(**{**given, field: value})
-            run = {"target": target, "draft": Guess(answer), "prompt": [3], "max_new_tokens": 3, "gamma": 2}
+            run = {
+                "target": target,
+                "draft": FixedDraft(answer),
+                "prompt": [3],
+                "max_new_tokens": 3,
+                "gamma": 2,
+            }
             assert complaint(specdec.generate, run) is None, field
-    run = {"target": target, "draft": Guess(values()[index]), "prompt": [3], "max_new_tokens": 3, "gamma": 2}
+    run = {
+        "target": target,
+        "draft": FixedDraft(values()[index]),
+        "prompt": [3],
+        "max_new_tokens": 3,
+        "gamma": 2,
+    }
     assert complaint(specdec.generate, run) is None
 
 
@@ -469,7 +483,7 @@ def test_what_a_transform_returns(index: int, pair: Any) -> None:
 
 
 def test_errors_of_the_caller_s_own_come_through(pair: Any) -> None:
-    """They are raised while the items are computed, and say nothing of the argument."""
+    """They are raised while items are computed, and do not name the argument."""
     with pytest.raises(ZeroDivisionError):
         specdec.generate(pair[0], None, [3], max_new_tokens=2, stop=(1 // token for token in [1, 0]))
     with pytest.raises(TypeError, match="unsupported operand"):
@@ -481,7 +495,7 @@ def test_errors_of_the_caller_s_own_come_through(pair: Any) -> None:
     [("a  b\tc", "'a  b\\tc'"), (np.array([[1, 2], [3, 4]]), "array([[1, 2], [3, 4]])"), ("x" * 300, "...")],
 )
 def test_a_value_in_a_message(value: Any, expected: str) -> None:
-    """As Python writes it, on one line."""
+    """As in Python, on one line."""
     from specdec.errors import LONGEST_VALUE
     from specdec.errors import shown as quoted
 

@@ -78,21 +78,21 @@ def begun(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) 
     return sequences[0], decode(Scheduler.of(request, sequences), sequences, 0.0)
 
 
-KINDS = ("table", "model", "recurrent", "reduced", "heads")
+METHODS = ("table", "model", "recurrent", "reduced", "heads")
 
 
-def learning(kind: str, models: list[specdec.Model], **options: Any) -> drafts.OnlineDraft:
-    """One of `KINDS`; "reduced": a recurrent network of two thirds of the tokens, in an order of its own."""
+def learning(method: str, models: list[specdec.Model], **options: Any) -> drafts.OnlineDraft:
+    """Return one of `METHODS`; "reduced": a recurrent network with a reduced, permuted vocabulary."""
     ids, draft, trainer = list(range(N_VOCAB)), a_table(), drafts.OnlineNetworkTrainer
-    if kind == "table":
+    if method == "table":
         return drafts.OnlineDraft(draft, interval=None)
-    if kind == "model":
+    if method == "model":
         draft = drafts.ModelDraft(models[3])
-    elif kind == "heads":
+    elif method == "heads":
         draft = drafts.DecodingHeads(random_heads(models[0], see_draft_tokens=True, tokens=ids[1:]))
         trainer = partial(drafts.OnlineHeadsTrainer, target=models[0])
     else:
-        tokens = [*range(60, 30, -1), *range(10)] if kind == "reduced" else None
+        tokens = [*range(60, 30, -1), *range(10)] if method == "reduced" else None
         draft = drafts.RecurrentDraft(recurrent_weights(models[0], ids, (16, 32, 1), tokens=tokens))
     return drafts.OnlineDraft(draft, trainer=trainer(draft, **options), interval=None)
 
@@ -123,9 +123,9 @@ def test_output_is_plain_output_whatever_is_learned(
     """Another draft takes over within the text, again and again: by itself, in an ensemble, in a batch."""
     target = models[0]
     options: dict[str, Any] = how | {"max_new_tokens": 40, "ignore_eos": True}
-    ways = [drafts.ModelDraft(model, tree=tree) for model in models[1:]]
+    choices = [drafts.ModelDraft(model, tree=tree) for model in models[1:]]
     plain = specdec.generate(target, None, PROMPTS, **options)
-    online = drafts.OnlineDraft(ways[0], trainer=Takes(*ways[1:], ways[0]), interval=None)
+    online = drafts.OnlineDraft(choices[0], trainer=Takes(*choices[1:], choices[0]), interval=None)
     n_updates = 0
     for within in (online, drafts.Ensemble(drafts.RandomDraft(), online, adaptive=False)):
         for prompt, wanted in zip(PROMPTS, plain, strict=True):
@@ -196,11 +196,11 @@ def test_threads_serve_and_learn_together(models: list[specdec.Model], learns: b
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", KINDS)
-def test_alpha_rises_beyond_chance(models: list[specdec.Model], kind: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_alpha_rises_beyond_chance(models: list[specdec.Model], method: str) -> None:
     """Against the draft that it began with, on texts that neither has seen; greedy output stays."""
-    options = {} if kind == "table" else {"loss": "fkl", "learning_rate": 5e-3}
-    online, target = learning(kind, models, **options), models[0]
+    options = {} if method == "table" else {"loss": "fkl", "learning_rate": 5e-3}
+    online, target = learning(method, models, **options), models[0]
     first = online.draft
     for seed in range(6):
         serve(target, online, seed)
@@ -267,10 +267,12 @@ def test_a_table_learns_what_the_target_predicts(models: list[specdec.Model]) ->
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_weights_that_have_learned_nothing_are_what_they_were(models: list[specdec.Model], kind: str) -> None:
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_weights_that_have_learned_nothing_are_what_they_were(
+    models: list[specdec.Model], method: str
+) -> None:
     """Through torch, a file or memory, and packing, to the bit."""
-    online = learning(kind, models)
+    online = learning(method, models)
     before = proposals(models[0], online)
     online._draft = online.trainer._exported()  # type: ignore[attr-defined]
     assert proposals(models[0], online) == before
@@ -441,14 +443,14 @@ def test_forks_and_the_end_of_the_interpreter() -> None:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], method: str, tmp_path: Path) -> None:
     """Weights, moments, samples and counts: both objects draft alike after the next step."""
-    online, target = learning(kind, models), models[0]
+    online, target = learning(method, models), models[0]
     serve(target, online, 0)
     online.learn()
     online.save(tmp_path / "learned")
-    made = learning(kind, models)
+    made = learning(method, models)
     loaded = drafts.OnlineDraft.load(tmp_path / "learned", made.draft, trainer=made.trainer, interval=None)
     assert (loaded.n_seen, loaded.n_updates) == (online.n_seen, online.n_updates)
     for one in (online, loaded):
@@ -456,7 +458,7 @@ def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], kind: str
         serve(target, one, 1)
         assert one.learn()
     ours, theirs = online.trainer.state(), loaded.trainer.state()
-    assert ours.keys() == theirs.keys() and (kind == "table" or len(ours) > 4)
+    assert ours.keys() == theirs.keys() and (method == "table" or len(ours) > 4)
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert proposals(target, online) == proposals(target, loaded)
     few = drafts.OnlineDraft.load(
@@ -487,13 +489,13 @@ def test_damaged_files_are_refused_by_name(models: list[specdec.Model], tmp_path
     cases: dict[str, dict[str, Any]] = {
         "'n_seen' is 'many'; expected a whole number": {"metadata": {"n_seen": "many"}},
         "'samples.rest' is missing": {"rest": None},
-        "tensor 'samples.top' is of int32": {"top": np.zeros((n, 3), np.int32)},
-        "tensor 'samples.before' is of int32": {"depth": np.zeros(n + 1, np.int32)},
+        "tensor 'samples.top' has int32": {"top": np.zeros((n, 3), np.int32)},
+        "tensor 'samples.before' has int32": {"depth": np.zeros(n + 1, np.int32)},
         "tensor 'samples.before' has -2; expected -1 or more": {"before": np.full((n, 2), -2, np.int32)},
         "tensor 'samples.before' does not end with": {"before": np.full((n, 2), -1, np.int32)},
         "tensor 'samples.position' has 0; expected 1 or more": {"position": np.zeros(n, np.int32)},
-        "tensor 'samples.rest' has numbers outside": {"rest": np.full(n, np.nan, np.float32)},
-        "tensor 'samples.log_probs' has numbers outside": {"log_probs": np.ones((n, 8), np.float32)},
+        "tensor 'samples.rest' has values outside": {"rest": np.full(n, np.nan, np.float32)},
+        "tensor 'samples.log_probs' has values outside": {"log_probs": np.ones((n, 8), np.float32)},
     }
     for message, changes in cases.items():
         with pytest.raises(CheckpointError, match=message):
@@ -514,12 +516,12 @@ def test_damaged_states_are_refused_by_name(models: list[specdec.Model]) -> None
     state, name = dict(online.trainer.state()), "output.bias"
     for part, array, message in (
         ("parameter", None, "is missing"),
-        ("first", np.zeros(3, np.float32), "is of float32, .3.; expected float32, .61."),
+        ("first", np.zeros(3, np.float32), "has float32, .3.; expected float32, .61."),
         ("steps", np.zeros(1, np.int32), "is .*; expected one number above 0"),
-        ("parameter", np.full(61, np.nan, np.float32), "has a number that is not finite"),
-        ("first", np.full(61, np.inf, np.float32), "has a number that is not finite"),
-        ("second", np.full(61, -1.0, np.float32), "has a number below 0"),
-        ("other", np.zeros(1, np.float32), "is none of this"),
+        ("parameter", np.full(61, np.nan, np.float32), "has a value that is not finite"),
+        ("first", np.full(61, np.inf, np.float32), "has a value that is not finite"),
+        ("second", np.full(61, -1.0, np.float32), "has a value below 0"),
+        ("other", np.zeros(1, np.float32), "is not part of this"),
     ):
         bad = {key: held for key, held in (state | {f"{part}.{name}": array}).items() if held is not None}
         with pytest.raises(ValueError, match=f"'{part}.{name}' {message}"):

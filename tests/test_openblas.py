@@ -59,7 +59,7 @@ def test_threads_change_no_bit(n_rows: int, n_in: int, n_out: int) -> None:
         assert np.array_equal(one, again)
 
 
-def test_slices_of_rows_do_not_know_each_other() -> None:
+def test_slices_of_rows_are_independent() -> None:
     x, weights = numbers(5, 2 * ROWS_OF_A_SLICE + 77, 200), numbers(6, 300, 200)
     whole = _core.product(x, weights, "f32", engine="blas", n_threads=2)
     for first in range(0, len(x), ROWS_OF_A_SLICE):

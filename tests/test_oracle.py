@@ -1,4 +1,4 @@
-"""`specdec.oracle`: replays, against counts by hand and runs with the gammas that it replays."""
+"""`specdec.oracle`: replays, against counts by hand and runs with the replayed gammas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pair() -> Pair:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No times are measured here."""
+    """Do not measure times here."""
     use_forward_times(monkeypatch, TIMES.target_s)
 
 
@@ -47,13 +47,13 @@ def test_a_replay_by_hand() -> None:
     text = outcomes([made(4, 2), made(4, 4), made(0, 0), made(4, 0)])
     assert text == [True, True, False, True, True, True, True, False, None, False]
     assert replayed(text, 0) == [(0, 1)] * 10
-    # behind an accepted guess the next position is the target's own
+    # after an accepted draft token the next position is the target's own
     assert replayed(text, 1) == [(1, 2), (1, 1), (1, 2), (1, 2), (1, 1), (0, 1), (0, 1)]
     assert replayed(text, 4) == [(4, 3), (4, 5), (0, 1), (0, 1)]
 
 
 def test_the_fastest_rounds_are_those_of_an_exhaustive_search() -> None:
-    """Times with steps, so that it can pay to draft less than will be accepted."""
+    """With stepped times it may pay to draft less than will be accepted."""
 
     def least(text: list[bool | None], at: int, seconds: list[float]) -> float:
         if at >= len(text):
@@ -79,7 +79,7 @@ def test_the_fastest_rounds_are_those_of_an_exhaustive_search() -> None:
 
 
 def test_no_fixed_gamma_is_faster_than_the_oracle() -> None:
-    """Not even where a run on four rows takes three times as long as one on three, or times are wrong."""
+    """Even if four rows take three times as long as three, or times are wrong."""
     rng = np.random.default_rng(5)
     rounds = [made(5, min(int(k), 5)) for k in rng.geometric(0.3, size=300) - 1]
     for seconds in ([1.0, 1.1, 1.2, 3.6, 3.8, 4.0], [1.0, 1.4, 0.4, 2.0, 0.9, 1.7]):
@@ -97,13 +97,14 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     assert invalid >= {"gamma 2", "oracle"} and not invalid & {"gamma 0", "gamma 1"}
     assert found.best.name == "gamma 1"
     text = str(found)
-    assert text.count("X !") >= 2 and "! an error of measurement" in text and "gamma 2 ★" not in text
-    assert OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid == "invalid: 2.50 is above 2.00 tokens per run"
+    assert text.count("X !") >= 2 and "! measurement error" in text and "gamma 2 ★" not in text
+    invalid = OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid
+    assert invalid == "invalid: 2.50 is above the mean accepted length, 2.00"
 
 
 def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
-    """Its tokens per run are those of runs, its oracle drafts the accepted paths, and no formula is shown."""
-    draft = ModelDraft(pair[1], tree=StaticTree((2, 1, 1)))  # samples: equal guesses share a row
+    """Tokens per pass are measured; the oracle drafts accepted paths; no formula is shown."""
+    draft = ModelDraft(pair[1], tree=StaticTree((2, 1, 1)))  # samples: equal draft tokens share a row
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0}
     found = specdec.oracle(pair[0], draft, PROMPTS, gammas=[2, 6], max_gamma=6, **options)
     for gamma in (2, 6):
@@ -116,7 +117,7 @@ def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
         ]
         row = found[f"gamma {gamma}"]
         assert row.tokens_per_call == sum(len(r.tokens) for r in rounds) / len(rounds)
-        texts = []  # of each node of a tree the guesses from the root to it
+        texts = []  # draft tokens from the root to each node of a tree
         for r in rounds:
             texts.append([()])
             for token, parent in zip(r.drafted, r.parents, strict=True):
@@ -134,7 +135,7 @@ def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
 
 
 def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
-    """Its second run would else know the text of the first; the draft that is given stays as it is."""
+    """Otherwise the second run would know the first one's text; the given draft stays unchanged."""
     memory = SuffixDecoding(branches=False)
     options: dict[str, Any] = {"max_new_tokens": 30, "gammas": [4], "max_gamma": 8}
     first = specdec.oracle(pair[0], memory, PROMPTS * 2, **options)
@@ -153,8 +154,11 @@ def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
 
 
 def test_a_replay_is_the_run_with_that_gamma(pair: Pair) -> None:
-    """At temperature 0 every gamma sees the same text, so the replay and the run agree round by round, but
-    for positions behind as many accepted guesses as the replay could look at."""
+    """Replay and run agree round by round.
+
+    At temperature 0 every gamma generates the same text. Positions after as many accepted draft tokens as the
+    replay could see are excluded.
+    """
     target, draft = pair
     longest = specdec.generate(target, draft, PROMPTS[0], gamma=60, max_new_tokens=80, ignore_eos=True)
     text = outcomes(longest.trace.rounds)[:80]
@@ -174,7 +178,7 @@ def test_what_an_oracle_gains(pair: Pair, temperature: float) -> None:
     perfect, skipping, auto = found["oracle"], found["oracle, not verified"], found["auto"]
     fixed = [row for row in found.rows if row.name.startswith("gamma")]
     assert found.n_tokens == 200 and 0.3 < found.alpha < 1 and found.c == 0.05
-    # More tokens a run than any shorter gamma, no guess in vain, and rows that cost nothing.
+    # More tokens per pass than any shorter gamma, no rejected draft token, and rows that cost nothing.
     assert all(perfect.tokens_per_call >= row.tokens_per_call for row in fixed)
     assert all(perfect.speedup > row.speedup for row in fixed) and perfect.speedup > auto.speedup
     assert skipping.speedup > perfect.speedup and skipping.tokens_per_call == perfect.tokens_per_call
@@ -190,8 +194,10 @@ def test_what_an_oracle_gains(pair: Pair, temperature: float) -> None:
         found["gamma 99"]
 
 
-def test_independent_guesses_give_the_papers_closed_forms() -> None:
-    """Rounds of a made-up draft, right with probability 0.7 each time: equation (1) and 1 / (1 - alpha)."""
+def test_independent_draft_tokens_match_the_formulas_of_the_paper() -> None:
+    """A synthetic draft, right with probability 0.7: equation (1) and 1
+    (1 - alpha).
+    """
     rng = np.random.default_rng(4)
     alpha, n = 0.7, 20_000
     runs = [int(k) for k in rng.geometric(1 - alpha, size=n) - 1]

@@ -1,4 +1,4 @@
-"""Packed files: models as they lie in memory, mapped by the next load, and the cache of such files."""
+"""Packed files: memory images of models, mapped by the next load, and their cache."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_of_a_llama2c_file_with_its_tokenizer(tmp_path: Path) -> None:
     assert packed.tokenizer.eos_ids == model.tokenizer.eos_ids == (1, 2)
     assert np.array_equal(packed.logits("bad"), model.logits("bad"))
     (tmp_path / "tok19.bin").unlink()
-    with pytest.raises(CheckpointError, match="model.bin, whose files have changed since"):
+    with pytest.raises(CheckpointError, match="model.bin, which has changed"):
         specdec.load(packed.path)
 
 
 def test_a_packed_file_of_a_gguf_file_needs_no_other_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is the file read that it was made of; a change of it is seen."""
+    """The source file is not read either; its change is detected."""
     source = specdec.convert(DRAFT, tmp_path / "model.gguf", "Q8_0")
     path = specdec.convert(source, tmp_path / "model.specdec")
     model, packed = specdec.load(source), specdec.load(path)
@@ -89,7 +89,7 @@ def test_a_packed_file_of_a_gguf_file_needs_no_other_package(
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert np.array_equal(specdec.load(path).logits(TEXT), expected)
     os.utime(source, ns=(1, 1))
-    with pytest.raises(CheckpointError, match=r"model.gguf, whose files have changed since"):
+    with pytest.raises(CheckpointError, match=r"model.gguf, which has changed"):
         specdec.load(path)
     source.unlink()
     assert np.array_equal(specdec.load(path).logits(TEXT), expected)
@@ -110,7 +110,7 @@ def test_chat_templates_and_sampling(tmp_path: Path) -> None:
 
 
 def test_texts_are_made_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, whoever asks; their bytes are compared with the checksum before."""
+    """Once, for any caller, after a checksum of their bytes."""
     path = specdec.convert(DRAFT, tmp_path / "model.specdec")
     made: list[object] = []
 
@@ -127,7 +127,7 @@ def test_texts_are_made_when_they_are_asked_for(tmp_path: Path, monkeypatch: pyt
     whole = path.read_bytes()
     at = whole.rindex(b'"model"')
     path.write_bytes(whole[:at] + b"@" + whole[at + 1 :])
-    with pytest.raises(CheckpointError, match="model.specdec: has other bytes from"):
+    with pytest.raises(CheckpointError, match="model.specdec: is damaged from byte"):
         specdec.load(path)
     assert len(made) == 1
 
@@ -157,7 +157,7 @@ def test_texts_of_a_process_that_is_forked_while_they_are_made() -> None:
 
 
 def test_a_tokenizer_that_cannot_be_made(tmp_path: Path) -> None:
-    """Its checksum is right: ids are decoded, and whoever asks for the tokenizer hears of the file."""
+    """With a right checksum: ids still decode, and using the tokenizer raises an error about the file."""
     path = specdec.convert(DRAFT, tmp_path / "model.specdec")
     with_header(path, lambda header: None, {"tokenizer.json": b"["})
     model = specdec.load(path)
@@ -180,7 +180,7 @@ def test_the_file_is_never_written(tmp_path: Path) -> None:
 def with_header(
     path: Path, change: Callable[[dict[str, Any]], object], files: Mapping[str, bytes] | None = None
 ) -> Path:
-    """The file with another header and with other files of these names, checksums and places right."""
+    """Rewrite a file with another header and other stored files, with right checksums and offsets."""
     whole = path.read_bytes()
     magic, n, _ = struct.unpack_from("<8sQQ", whole)
     header, end, parts = json.loads(whole[24 : 24 + n]), 24 + n, []
@@ -226,18 +226,18 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     for name, value in (("dtype", "f32"), ("n_ctx", 7)):
         with refuses(name, value):
             specdec.load(good, **{name: value})
-    with pytest.raises(CheckpointError, match="was loaded with prefill 'rows', which has another layout"):
+    with pytest.raises(CheckpointError, match="was written with prefill 'rows', which has another layout"):
         specdec.load(good, prefill="blas")
     config = folder / "config.json"
     config.write_text(config.read_text() + " ")
-    with pytest.raises(CheckpointError, match="folder, whose files have changed since; expected the same"):
+    with pytest.raises(CheckpointError, match="folder, which has changed; expected the same"):
         specdec.load(good)
     shutil.rmtree(folder)
     assert specdec.load(good).core.dtype == "int8"
 
 
 def test_headers_of_other_fields(tmp_path: Path) -> None:
-    """With the right checksum, as no damage by chance has it: each field of another type, or left out."""
+    """With a right checksum, unlike random damage: each field removed or of another type."""
     folder = write_hf(tmp_path / "folder", llama_config())
     good = specdec.convert(folder, tmp_path / "model.specdec", "int8")
     whole = good.read_bytes()
@@ -269,16 +269,16 @@ def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(model.logits(TEXT), again.logits(TEXT))
     assert specdec.load(folder, "bf16", cache=cache).path == folder and len(list(cache.iterdir())) == 2
     os.utime(folder / "config.json", ns=(1, 1))
-    assert specdec.load(folder, "int8", cache=cache).path == folder  # written anew
+    assert specdec.load(folder, "int8", cache=cache).path == folder  # written again
     assert specdec.load(folder, "int8", cache=cache).path == file
     file.write_bytes(file.read_bytes()[:-1])
     assert specdec.load(folder, "int8", cache=cache).path == folder
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     specdec.load(folder, cache=True)
     assert len(list((tmp_path / "home" / "specdec" / "packed").iterdir())) == 1
-    with pytest.raises(InputError, match="tokenizer is given, with cache="):
+    with pytest.raises(InputError, match="tokenizer is given with cache="):
         specdec.load(folder, tokenizer=DRAFT, cache=cache)
-    with pytest.raises(CheckpointNotFoundError, match="expected one on disk, with cache="):
+    with pytest.raises(CheckpointNotFoundError, match="expected a model on disk with cache="):
         specdec.load("org/name", cache=cache)
 
 
@@ -295,7 +295,7 @@ def sum_of(data: bytes, **options: int) -> int:
 
 
 def _checksum(data: bytes) -> int:
-    """As csrc/kernels/checksum.c specifies it."""
+    """Compute the checksum that csrc/kernels/checksum.c specifies."""
     total = _mixed(len(data))
     for i, begin in enumerate(range(0, len(data), 1 << 20)):
         piece = data[begin : begin + (1 << 20)]
@@ -351,7 +351,7 @@ CHANGES = {"cut short": 8192, "emptied": 0, "lengthened": 1, "written": -4096}
 
 
 def overwrite(path: Path, change: str) -> None:
-    """Change a file in its place; one that is cut short is not written to."""
+    """Change a file in place; a truncated one is only shortened."""
     if change in ("cut short", "emptied"):
         os.truncate(path, CHANGES[change])
         return
@@ -362,7 +362,7 @@ def overwrite(path: Path, change: str) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(tmp_path: Path, change: str) -> None:
-    """Each call notices before it computes: no process ends, and no other numbers are computed with."""
+    """Every call detects it before computing: no crash, no wrong values."""
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     draft_path = specdec.convert(DRAFT, tmp_path / "draft.specdec", "int4")
     model, draft, plain = specdec.load(path), specdec.load(draft_path), specdec.load(DRAFT, "int8")
@@ -383,7 +383,7 @@ def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(tmp_path: Path, ch
             lambda: drafted.submit(TEXT, max_new_tokens=3).result(60),
         ]  # fmt: skip
         for call in calls:
-            with pytest.raises(CheckpointError, match=r"\.specdec: was changed while it was in use"):
+            with pytest.raises(CheckpointError, match=r"\.specdec: changed while in use"):
                 call()
         for name in ("dtype", "n_parameters", "n_bytes"):  # without a look at the file
             assert getattr(model, name) == getattr(plain, name)
@@ -396,12 +396,12 @@ def test_texts_of_a_file_that_is_cut_short_before_they_are_made(tmp_path: Path) 
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
     os.truncate(path, 0)
-    with pytest.raises(CheckpointError, match="was changed while it was in use"):
+    with pytest.raises(CheckpointError, match="changed while in use"):
         _ = model.tokenizer
 
 
 def test_a_file_that_is_replaced_in_use(tmp_path: Path) -> None:
-    """A model keeps the file that it has; the next load takes the other."""
+    """A model keeps its file; the next load takes the new one."""
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
     expected = model.logits(TEXT)
@@ -426,7 +426,7 @@ def test_names_of_files_that_no_packed_file_holds(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "x/" * 3000])
 def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    """The source counts as not there; a record of a file elsewhere is refused."""
+    """The source counts as missing; a record outside its folder is refused."""
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     specdec.load(with_header(path, lambda header: header["source"].update(path=name)))
     with refuses_field(path, "header.source.records"):
@@ -434,7 +434,7 @@ def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str) -> N
 
 
 def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of another user: the file is taken as if its source were not there."""
+    """An inaccessible source counts as missing."""
     folder = tmp_path / "folder"
     shutil.copytree(DRAFT, folder)
     path = specdec.convert(folder, tmp_path / "model.specdec", "int8")
@@ -450,7 +450,7 @@ def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.M
     assert np.array_equal(specdec.load(path).logits(TEXT), expected)
 
 
-def test_no_room_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
 

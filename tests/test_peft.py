@@ -1,6 +1,6 @@
-"""LoRA adapters against PEFT: adapters that it makes and saves, on tiny random models of transformers.
+"""LoRA adapters that PEFT makes and saves, on tiny random models of transformers.
 
-Its logits with the adapter beside the weights, and merged, are compared with specdec's of both kinds.
+PEFT's logits, with the adapter unmerged and merged, are compared with specdec's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IDS = [int(token) for token in np.random.default_rng(3).integers(3, 61, 30)]
 
 
 def saved(model: Any, folder: Path, *, seed: int = 1, **settings: Any) -> tuple[Path, Path, Any]:
-    """Folders of a base and of an adapter with numbers that are not 0, and PEFT's model of both."""
+    """Save a base and an adapter without zero values, and return PEFT's models of both."""
     model.eval()
     with torch.no_grad():  # attention is far from uniform
         for parameter in model.parameters():
@@ -60,7 +60,7 @@ FAMILIES = [
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", *(f"{name}ForCausalLM" for name in FAMILIES)])
 def test_every_family(tmp_path: Path, name: str) -> None:
-    """All matrices that PEFT finds; of a mixture those of attention, as it has experts in one parameter."""
+    """All matrices that PEFT finds; in mixtures those of attention, as experts share one parameter."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -108,7 +108,7 @@ def test_settings(tmp_path: Path, settings: dict[str, Any]) -> None:
 
 
 def move(adapted: Any, name: str, folder: Path) -> None:
-    """Change the parameters that are called so, and save again."""
+    """Change the parameters with a name, and save again."""
     with torch.no_grad():
         for full_name, parameter in adapted.named_parameters():
             if name in full_name and parameter.requires_grad:
@@ -121,7 +121,7 @@ def move(adapted: Any, name: str, folder: Path) -> None:
 )
 @pytest.mark.parametrize("bias", ["all", "lora_only"])
 def test_dora_and_biases_are_merged(tmp_path: Path, name: str, bias: str) -> None:
-    """Matrices that are turned, fused by heads and in halves, whose biases are so too."""
+    """With transposed, head-fused and half-fused matrices and biases."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(CASES[name](), attn_implementation="eager")
     with warnings.catch_warnings():
@@ -134,7 +134,7 @@ def test_dora_and_biases_are_merged(tmp_path: Path, name: str, bias: str) -> Non
     assert_near(specdec.load(base, "f32", tokenizer=False, adapter=adapter).logits(IDS), wanted)
     if bias == "lora_only" and name == "Phi3ForCausalLM":
         return  # it has no biases
-    with pytest.raises(UnsupportedModelError, match="expected .*merged"):
+    with pytest.raises(UnsupportedModelError, match="expected .*merge it"):
         specdec.load(base, tokenizer=False).with_adapter(adapter)
 
 
@@ -157,7 +157,7 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Phi3ForCausalLM", "CohereForCausalLM"])
 def test_over_a_gguf_file(tmp_path: Path, name: str) -> None:
-    """The adapter of a folder is that of the GGUF file made of it, whose rows lie in another order."""
+    """An adapter fits the GGUF file made from its base, whose rows are permuted."""
     model = transformers.AutoModelForCausalLM.from_config(CASES[name](), attn_implementation="eager")
     base, adapter, adapted = saved(model, tmp_path)
     path = specdec.convert(base, tmp_path / "model.gguf", "F32")

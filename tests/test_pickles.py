@@ -1,4 +1,4 @@
-"""Pickles and copies: models by reference to their files, drafts by what makes them again."""
+"""Pickles and copies: models by reference to their files, drafts by their arguments."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0.8, "verify": "
 
 
 def again(value: Any) -> Any:
-    """What a pickle of a value gives in this process."""
+    """Pickle and unpickle a value in this process."""
     return pickle.loads(pickle.dumps(value))
 
 
 def forgotten(*models: specdec.Model) -> bytes:
-    """The pickle of models as another process sees it, in which there are none of them."""
+    """Pickle models as seen from another process, where none exist."""
     pickled = pickle.dumps(models[0] if len(models) == 1 else models)
     for model in models:
         assert model.origin is not None
@@ -53,7 +53,7 @@ def forgotten(*models: specdec.Model) -> bytes:
 
 
 def elsewhere(value: Any, expression: str) -> Any:
-    """What another process says of a pickled value, by an expression in `value`."""
+    """Evaluate an expression of a pickled `value` in another process."""
     program = (
         "import os, pickle, sys\n"
         "value = pickle.load(sys.stdin.buffer)\n"
@@ -133,7 +133,7 @@ def test_a_tokenizer_that_cannot_be_pickled_is_named(make_llama: Factory) -> Non
 
 
 def changed(path: Path) -> None:
-    """Another byte, of the same size."""
+    """Change a byte, keeping the size."""
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -168,7 +168,7 @@ def test_a_file_of_another_time_and_the_same_bytes_is_taken(make_llama: Factory)
 
 
 def test_the_time_of_a_file_counts_unless_it_was_just_written(tmp_path: Path) -> None:
-    """File systems count time in steps: a file may be written twice in one."""
+    """File systems count time in steps: two writes may have the same time."""
     file, now = tmp_path / "file", time.time_ns()
     for written_at, expects in (
         (now + 60 * 10**9, pytest.raises(CheckpointError, match="file: has the digest")),
@@ -187,9 +187,7 @@ def test_files_that_came_or_went_are_refused_by_name(make_llama: Factory, tmp_pa
     model = specdec.load(make_llama())
     pickled = forgotten(model)
     (model.path / "generation_config.json").write_text("{}")
-    with pytest.raises(
-        CheckpointError, match=r"generation_config\.json: was not there when what was pickled"
-    ):
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: did not exist when the pickled"):
         pickle.loads(pickled)
     (model.path / "generation_config.json").unlink()
     (model.path / "config.json").unlink()
@@ -257,8 +255,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> None:
     draft = DRAFTS[name](world)
     if name in REMEMBERING:  # what it has learned is in this process alone
-        kinds = "OnlineDraft|SuffixDecoding|TokenRecycling"
-        with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({kinds}) .*cannot be pickled"):
+        draft_types = "OnlineDraft|SuffixDecoding|TokenRecycling"
+        with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({draft_types}) .*cannot be pickled"):
             pickle.dumps(draft)
         return
     prompts = [world.ids[:9], world.ids[20:60]]
@@ -271,7 +269,7 @@ def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> N
 
 
 def test_drafts_decode_the_same_tokens_in_another_process() -> None:
-    """A model, a table, copies, and an ensemble of them, with their target."""
+    """A model, a table, copies, and an ensemble, with their target."""
     target, small = specdec.embedded_pair()
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 3)
     made = [drafts.ModelDraft(small, tree=drafts.StaticTree((2, 1))), drafts.PromptLookup(min_match=1),
@@ -286,19 +284,19 @@ def test_drafts_decode_the_same_tokens_in_another_process() -> None:
     assert elsewhere(value, said) == here and all(any(drafted) for _, drafted in here)
 
 
-def test_a_learnt_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
+def test_a_learned_draft_in_a_folder_is_pickled_by_reference(world: World, tmp_path: Path) -> None:
     made = {
         "heads": (drafts.DecodingHeads, random_heads(world.target)),
         "recurrent": (drafts.RecurrentDraft, recurrent_weights(world.target, world.ids)),
         "vectors": (drafts.LookAheadEmbeddings, look_ahead_weights(world.target)),
     }
-    for name, (kind, weights) in made.items():
+    for name, (draft_type, weights) in made.items():
         folder = weights.save(tmp_path / name, "f32")
-        draft = kind(folder, gamma=2)
+        draft = draft_type(folder, gamma=2)
         pickled = pickle.dumps(draft)
         assert len(pickled) < 2000
         copied = pickle.loads(pickled)
-        assert (type(copied), copied.gamma, repr(copied)) == (kind, 2, repr(draft))
+        assert (type(copied), copied.gamma, repr(copied)) == (draft_type, 2, repr(draft))
         changed(folder / "model.safetensors")
         with pytest.raises(CheckpointError, match=r"model\.safetensors: has the digest"):
             pickle.loads(pickled)
@@ -351,7 +349,7 @@ def test_a_draft_that_learns_is_pickled_by_its_file(world: World, tmp_path: Path
     online = drafts.OnlineDraft(drafts.Ngram(world.ids, world.n_vocab, 3), interval=None, n_positions=50)
     specdec.generate(world.target, online, [world.ids[:9]], max_new_tokens=20)
     assert online.learn()
-    with pytest.raises(InputError, match="lives in this process; expected one with the usual trainer"):
+    with pytest.raises(InputError, match="was not saved; expected one with the default trainer"):
         pickle.dumps(online)
     online.save(tmp_path / "learned")
     copied = again(online)

@@ -68,10 +68,10 @@ def runs() -> dict[int, Result]:
 
 
 def acceptance_by_position(betas: list[np.ndarray], gamma: int) -> list[float]:
-    """Chance that the k-th draft of a round is accepted if those before it were, from every place on."""
+    """Chance that the k-th draft of a round is accepted if those before it were, from every position on."""
 
     def total(k: int, n: int) -> float:
-        """Over the places with n tokens behind them, the chance of k accepted ones."""
+        """Over the positions with n tokens after them, the probability of k accepted ones."""
         return sum(text[i : i + k].prod() for text in betas for i in range(len(text) - n + 1))
 
     return [total(k, k) / total(k - 1, k) for k in range(1, gamma + 1)]
@@ -304,7 +304,7 @@ def test_figure_4_of_a_measurement_has_what_was_measured() -> None:
     assert points(speed) == pytest.approx(np.array([(row.alpha, row.speedup.median) for row in rows]))
     counted = []
     for row in rows:
-        # Rounds that begin at every place with gamma places behind it.
+        # Rounds that begin at every position with gamma positions after it.
         chances = acceptance_by_position(MEASURED.betas[row.temperature], row.gamma)
         counted.append((row.gamma + 1) / (1 + sum(np.prod(chances[:k]) for k in range(1, row.gamma + 1))))
     assert [y for _, y in points(operations)] == pytest.approx(counted)
@@ -337,8 +337,8 @@ def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
         spans = 1e3 * np.array([span for span in wanted if span[1] > 0.0])
         assert np.array([part[:2] for part in found]) == pytest.approx(spans)
         colors = {color: sum(c == color for *_, c in found) for *_, color in found}
-        assert colors.get(labeled["run of the draft"], 0) == trace.n_drafted
-        assert colors[labeled["run of the target"]] == trace.n_calls
+        assert colors.get(labeled["draft forward pass"], 0) == trace.n_drafted
+        assert colors[labeled["target forward pass"]] == trace.n_calls
         assert found[-1][0] + found[-1][1] == pytest.approx(trace.total_s * 1e3)
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
     assert [label.partition("\n")[0] for label in labels] == ["γ = 7", "γ = 3", "without a draft"]
@@ -630,7 +630,7 @@ def test_every_figure_is_in_the_table() -> None:
 
 
 def texts_of(figure: Any) -> list[Text]:
-    """Every text that is seen beside the data."""
+    """Every text that is visible next to the data."""
     found = []
     for ax in [*figure.axes, *(child for parent in figure.axes for child in parent.child_axes)]:
         found.append(ax._left_title)
@@ -641,7 +641,7 @@ def texts_of(figure: Any) -> list[Text]:
                 found.append(axis.label)
                 ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
                 seen = min(low, high) - 1e-9, max(low, high) + 1e-9
-                found += [label for place, label in ticks if seen[0] <= place <= seen[1]]
+                found += [label for position, label in ticks if seen[0] <= position <= seen[1]]
     return [text for text in found if text.get_text().strip()]
 
 
@@ -682,7 +682,7 @@ def test_a_picture_is_drawn_where_the_caller_says(runs: dict[int, Result], name:
     assert plot.speed_and_operations(axs=(left, right)) == (left, right)
 
 
-def test_lines_are_told_apart_with_every_kind_of_color_vision() -> None:
+def test_lines_differ_under_every_color_vision() -> None:
     lines = plot.expected_tokens(gammas=range(1, 29)).get_lines()
     colors = [to_rgb(line.get_color()) for line in lines]
     assert least_distance(colors[:7]) > 15.0
@@ -716,9 +716,9 @@ ERRORS: list[tuple[Any, ...]] = [
     ("expected_tokens", [Trace([TREE])], "round 4 of a run drafted a tree of 2"),
     ("expected_tokens", [], "a gamma is 0; expected an integer, at least", {"gammas": [0]}),
     ("optimal_gamma", [], "costs is empty", {"costs": ()}), ("optimal_gamma", [], "cost", {"costs": (-1.0,)}),
-    ("optimal_gamma", [3], "no run of plain decoding"), ("timeline", [BATCH], "one of a batch of 3"),
+    ("optimal_gamma", [3], "no run of plain decoding"), ("timeline", [BATCH], "of its batch of 3"),
     ("speed_and_operations", [0], "no run of speculative decoding"), ("comparison", [2.5], "found is a"),
-    ("optimal_gamma", [BATCH, 0], "one of a batch of 3"), ("heat_map", [0], "drafted nothing"),
+    ("optimal_gamma", [BATCH, 0], "of its batch of 3"), ("heat_map", [0], "drafted nothing"),
     ("optimal_gamma", [MEASURED] * 2, "expected one Measurement, or runs"),
     ("speed_and_operations", UNTIMED[:1], "has no times"), ("comparison", UNTIMED[1:], "no times"),
     ("expected_tokens", [LENIENT], "no row with lenience 1"), ("heat_map", [BATCH], "source is a Trace"),
@@ -726,7 +726,7 @@ ERRORS: list[tuple[Any, ...]] = [
     ("acceptance_rates", [3], "measurement is a Result"), ("heat_map", [3], "columns is 9", {"columns": 9}),
     ("autocorrelation", [3], "measurement is a Result"), ("beta_histogram", [3], "bins is 0", {"bins": 0}),
     ("heat_map", [3], "n_tokens is 0", {"n_tokens": 0}),
-    ("timeline", [3], "one for each of the 1 runs", {"labels": ["a", "b"]}),
+    ("timeline", [3], "one per run .1.", {"labels": ["a", "b"]}),
     ("timeline", [3], "ax is a module; expected matplotlib Axes", {"ax": re}),
     ("speed_and_operations", [], "axs has 1 axes", {"axs": [3]}),
     ("heat_map_html", [MEASURED], r"temperature is None.*\[0.0, 1.0\]"),

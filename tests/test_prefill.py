@@ -112,7 +112,7 @@ def test_a_source_of_several_slices() -> None:
     assert np.array_equal(found, blas.encode(source, n_threads=2))
 
 
-def test_what_it_takes_of_memory() -> None:
+def test_memory_of_models() -> None:
     """A decoder's matrices count twice, an untied head too; matrices used by sources alone count once."""
     filled = LLAMA | {"n_head": 8, "n_kv_head": 4, "d_ff": 96}  # matrices that fill their panels
     for config in (filled, filled | {"tied": True}, *DENSE_ENCODERS.values()):
@@ -286,7 +286,7 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
         build(LLAMA, tensors, prefill="mkl")
     with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the engine 'tiles'"):
         product(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32), "f32", engine="tiles")
-    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the order of tiles"):
+    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for tile order"):
         reference.product([[1.0]], [[1.0]], "f32", "tiles")
     folder = write_hf(tmp_path, llama_config(), seed=0)
     with refuses("prefill", "mkl"):

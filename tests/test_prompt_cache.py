@@ -146,7 +146,7 @@ def test_a_prefix_of_a_text(target: specdec.Model, world: World) -> None:
 
 
 @needs_hooks
-def test_only_what_is_new_is_computed(target: specdec.Model, world: World) -> None:
+def test_only_new_tokens_are_computed(target: specdec.Model, world: World) -> None:
     cache = PromptCache()
     first = specdec.generate(target, None, world.ids[:50], prompt_cache=cache, max_new_tokens=5)
     prompt = [*first.prompt_ids, *first.tokens, 3, 4, 5]
@@ -195,7 +195,7 @@ DRAFTING: dict[str, tuple[int, Any]] = {
 
 @needs_hooks
 @pytest.mark.parametrize("name", DRAFTING)
-def test_a_draft_reads_what_is_new(target: specdec.Model, world: World, name: str) -> None:
+def test_a_draft_reads_only_new_tokens(target: specdec.Model, world: World, name: str) -> None:
     n_readers, make = DRAFTING[name]
     draft, cache = make(world.draft), PromptCache()
     options: dict[str, Any] = {"max_new_tokens": 9, "logits": True}
@@ -296,7 +296,7 @@ def test_a_text_replaces_its_prefix(target: specdec.Model, world: World) -> None
     assert entry.tokens.tolist() == ids[:20] and entry.n_bytes == entry.text.n_bytes
 
 
-def test_texts_of_another_model_are_none(target: specdec.Model, world: World) -> None:
+def test_texts_of_another_model_are_not_used(target: specdec.Model, world: World) -> None:
     cache = PromptCache()
     other = specdec.load(target.path, "int8")
     for model in (target, other, world.draft):

@@ -93,7 +93,7 @@ def test_a_root_that_was_read_gives_the_first_token(slices: Any, name: str) -> N
 
 
 @needs_hooks
-def test_what_plain_decoding_computes(slices: Any) -> None:
+def test_layers_that_plain_decoding_computes(slices: Any) -> None:
     """The first round after the prompt computes no layer, and the others one row each."""
     slices(64)
     target = build(CONFIG, random_tensors(CONFIG))

@@ -1,4 +1,4 @@
-"""A Python object as a draft: what it is told, what it may return, and what is refused."""
+"""A Python object as a draft: its calls, its results, and what is rejected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_session(target: Any, drafter: Any, prompts: Any = ([1, 2],), **options:
     return Session(target, PythonDraft(drafter).describe(target), prompts, **how)
 
 
-# ------------------------------------------------------------------------------- what it is, and is told
+# ------------------------------------------------------------------------------- what it is, and its calls
 
 
 def test_the_example_of_the_docstring_drafts() -> None:
@@ -53,7 +53,7 @@ def test_the_example_of_the_docstring_drafts() -> None:
     assert isinstance(namespace["Pairs"](), Drafter)
 
 
-def test_what_the_object_is_told(target: Any) -> None:
+def test_calls_of_the_object(target: Any) -> None:
     """The prompt; before each round the text and the budget; after it the text with what is new."""
     drafter = Scripted([7, 8])
     session = open_session(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=5)
@@ -141,7 +141,7 @@ BAD: list[tuple[str, list[Any]]] = [
     ("what it returned is", [7, "ab", [1.5], [2**40], [1, False], Proposal(None)]),  # type: ignore[arg-type]
     (r"tokens\[1\] is 101; expected 0 to 100", [[1, 101]]),
     (r"tokens\[0\] is -1", [[-1]]),
-    ("there are 5 guesses; expected at most the budget of 4", [[1, 2, 3, 4, 5]]),
+    ("there are 5 draft tokens; expected at most the budget of 4", [[1, 2, 3, 4, 5]]),
     ("there are 1 parents; expected 2", [Proposal([1, 2], [0])]),
     (r"parents\[1\] is 2; expected an earlier node, 0 to 1", [Proposal([1, 2], [0, 2])]),
     (r"parents\[0\] is -1", [Proposal([1, 2], [-1, 0])]),
@@ -175,8 +175,8 @@ def test_bad_proposals_are_refused(target: Any, message: str, answers: list[Any]
         assert session.round() == []
 
 
-def test_guesses_beyond_the_room_of_the_text_are_left_out(target: Any) -> None:
-    """With all their descendants, and the siblings after them: 3 more tokens are 2 guesses in a row."""
+def test_draft_tokens_beyond_the_end_of_the_text_are_left_out(target: Any) -> None:
+    """With all their descendants, and the siblings after them: 3 more tokens are 2 draft tokens in a row."""
     tree = Proposal([5, 6, 7, 8, 9], parents=[0, 1, 2, 3, 1], probs=uniform_rows(5))
     session = open_session(target, Scripted(tree), gamma=5, max_new_tokens=3)
     session.prefill()
@@ -247,7 +247,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 class Drawing:
-    """Draws one guess from the same three tokens with the random numbers that it is given."""
+    """Draws one token from the same three with the given random numbers."""
 
     def __init__(self) -> None:
         self.drawn: list[tuple[int, int, float]] = []
@@ -285,29 +285,29 @@ def test_the_generator_is_one_of_seed_sequence_and_position(tiny: Any) -> None:
 
 
 def test_only_an_object_that_asks_gets_a_generator(tiny: Any) -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
 
     class Keyword:
         def propose(self, sequence, tokens, budget, *, rng):
-            told.append(rng)
+            calls.append(rng)
             return []
 
     class Anything:
         def propose(self, *given, **more):
-            told.append((len(given), more))
+            calls.append((len(given), more))
             return []
 
     for drafter in (Keyword(), Anything()):
         specdec.generate(tiny, drafter, PROMPT, max_new_tokens=2, seed=1)
-    assert isinstance(told[0], np.random.Generator) and told[-1] == (3, {})
+    assert isinstance(calls[0], np.random.Generator) and calls[-1] == (3, {})
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_generator_in_the_place_of_another_parameter(tiny: Any, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_generator_at_the_position_of_another_parameter(tiny: Any, position: int) -> None:
     """The generator is given by keyword, so that a parameter before it would come twice."""
     names = ["sequence", "tokens", "budget"]
-    names[place] = "rng"
+    names[position] = "rng"
     made: dict[str, Any] = {}
     exec(f"class Misplaced:\n    def propose(self, {', '.join(names)}): return []", made)
-    with pytest.raises(InputError, match=f"of the draft Misplaced has rng as parameter {place + 1}"):
+    with pytest.raises(InputError, match=f"of the draft Misplaced has rng as parameter {position + 1}"):
         specdec.generate(tiny, made["Misplaced"](), PROMPT, max_new_tokens=2)

@@ -103,7 +103,7 @@ def works() -> dict[str, Callable[[], Work]]:
         "beams": lambda: search.beams,
         "decoder": lambda: lambda: (decoder.forward([1, 2], [-1, 0]), decoder.keep([])),
         "scores": lambda: lambda: _core.score_texts(target, (ones[:4], two), two // 2, n_top=1, done=abs),
-        "records with log-probs": lambda: session(target, draft, law="model", n_top=2).round,
+        "records with log-probs": lambda: session(target, draft, logprobs_of="model", n_top=2).round,
         "shapes": lambda: lambda: _core.tensor_shapes(LLAMA),
         "config": lambda: lambda: (target.config, target.matrix("head"), target.dtype),
         "a table": lambda: lambda: _core.Ngram(ones, ()),

@@ -21,7 +21,7 @@ SPEC_BENCH = [
 ]
 SPEED_BENCH = {
     "question_id": "coding-7", "category": "coding", "sub_category": "python", "src_id": "7",
-    "turns": ["Sort a list.", "And in place?"], "source": "some/source", "difficulty": None,
+    "turns": ["Sort a list.", "And in location?"], "source": "some/source", "difficulty": None,
     "multiturn": True,
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_files_of_spec_bench_and_speed_bench(tmp_path: Path) -> None:
     assert specdec.read_questions(path) == [
         Question(81, "writing", ("Write a note.", "Now without the letter e.")),
         Question(161, "translation", ("Guten Tag",)),
-        Question("coding-7", "coding", ("Sort a list.", "And in place?")),
+        Question("coding-7", "coding", ("Sort a list.", "And in location?")),
     ]
 
 
@@ -71,7 +71,7 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
 
 @pytest.mark.parametrize(
-    "lines, place",
+    "lines, location",
     [
         ([GOOD, "[1, 2]"], "line 2"), ([GOOD, "", '{"turns": []}'], "line 3: turns"),
         (['{"turns": ["a", 5]}'], "line 1: turns[1]"), (['{"turns": [""]}'], "line 1: turns[0]"),
@@ -87,19 +87,19 @@ PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
         ([{"turns": [f"{PLACEHOLDER} USING SPECDEC_BENCH"]}], "line 1: turns[0]"),
     ],
 )  # fmt: skip
-def test_damaged_fields(tmp_path: Path, lines: list[Any], place: str) -> None:
+def test_damaged_fields(tmp_path: Path, lines: list[Any], location: str) -> None:
     path = written(tmp_path, *lines)
-    with refuses(f"{path}, {place}"):
+    with refuses(f"{path}, {location}"):
         specdec.read_questions(path)
 
 
 def test_what_is_no_file_of_questions(tmp_path: Path) -> None:
     gone = tmp_path / "nothing.jsonl"
     for path, message in (
-        (written(tmp_path, GOOD, "{", name="1"), "line 2: is no JSON"),
-        (written(tmp_path, '{"text": NaN}', name="2"), "line 1: is no JSON"),
-        (written(tmp_path, "[" * 100_000, name="3"), "line 1: is no JSON"),
-        (written(tmp_path, "\udcff", name="4", errors="surrogateescape"), "line 1: is no JSON"),
+        (written(tmp_path, GOOD, "{", name="1"), "line 2: is not valid JSON"),
+        (written(tmp_path, '{"text": NaN}', name="2"), "line 1: is not valid JSON"),
+        (written(tmp_path, "[" * 100_000, name="3"), "line 1: is not valid JSON"),
+        (written(tmp_path, "\udcff", name="4", errors="surrogateescape"), "line 1: is not valid JSON"),
         (written(tmp_path, "{}", name="5"), "line 1: has none of the fields 'turns', 'prompt', 'messages'"),
         (written(tmp_path, '{"prompt": 5}', name="7"), "line 1: prompt is 5; expected a text, or a list"),
         (written(tmp_path, "", "  ", name="6"), "has no question"), (gone, "cannot be read: No such file"),
@@ -150,15 +150,15 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
     rows = [SPEED_BENCH, SPEED_BENCH | {"question_id": "coding-8", "turns": ["a"]}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert specdec.read_questions(path) == [
-        Question("coding-7", "coding", ("Sort a list.", "And in place?")),
+        Question("coding-7", "coding", ("Sort a list.", "And in location?")),
         Question("coding-8", "coding", ("a",)),
     ]
-    for table, place in (
+    for table, location in (
         (pyarrow.Table.from_pylist([*rows, {"question_id": "x", "turns": ["a", None]}]), "row 3: turns[1]"),
         (pyarrow.table({"text": [b"a"]}), "row 1: text"),
     ):
         parquet.write_table(table, path)
-        with refuses(f"{path}, {place}"):
+        with refuses(f"{path}, {location}"):
             specdec.read_questions(path)
     broken = pyarrow.StringArray.from_buffers(
         1, pyarrow.py_buffer(np.array([0, 1], np.int32)), pyarrow.py_buffer(b"\xff")
@@ -167,10 +167,10 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
     for name, value in (("prompt", broken), ("written", year)):
         columns = {"text": pyarrow.array(["a"]), name: value}
         parquet.write_table(pyarrow.table(columns), path)
-        with pytest.raises(InputError, match="test.parquet: is no Parquet file"):
+        with pytest.raises(InputError, match="test.parquet: is not a Parquet file"):
             specdec.read_questions(path)
     path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(InputError, match="test.parquet: is no Parquet file"):
+    with pytest.raises(InputError, match="test.parquet: is not a Parquet file"):
         specdec.read_questions(path)
     with pytest.raises(InputError, match="gone.parquet: cannot be read: no such file"):
         specdec.read_questions(tmp_path / "gone.parquet")

@@ -37,18 +37,18 @@ def other() -> specdec.Model:
     return model_with(VOCABULARIES["overlapping"], 1)
 
 
-def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any) -> None:
+def test_a_model_is_measured_by_each_method_that_fits(target: Any, other: Any) -> None:
     same = model_with(VOCABULARIES["target"], 3)
     given = {"same": same, "other": lambda: other, "copies": "prompt-lookup", "deep": "early-exit:9"}
     found = specdec.recommend_draft(target, given, ["ab abc", "ca b"], **QUICK)
-    ways = [fit.ways for fit in found.fits]
-    assert ways == [
+    methods = [fit.methods for fit in found.fits]
+    assert methods == [
         {"same vocabulary": "same"},
         {"intersection": "other, intersection", "text": "other, text"},
         {"its own": "copies"},
         {},
     ]
-    assert list(found.comparison.drafts) == [name for fit in ways for name in fit.values()]
+    assert list(found.comparison.drafts) == [name for fit in methods for name in fit.values()]
     # special tokens, and the strings of both lists
     n_shared = 3 + len(set(VOCABULARIES["target"]) & set(VOCABULARIES["overlapping"]))
     assert [(fit.n_shared, fit.n_vocab) for fit in found.fits] == [
@@ -65,7 +65,7 @@ def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any
 
 
 @pytest.mark.filterwarnings("ignore:the draft random has")  # and more parameters than the target
-def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> None:
+def test_only_requested_methods_are_measured(target: Any, other: Any) -> None:
     tree = drafts.StaticTree((2, 1))
     given = {
         "text": drafts.ModelDraft(other, vocabulary="text"),
@@ -74,26 +74,26 @@ def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> N
     }
     ours = model_with(DISJOINT[1], 1)
     found = specdec.recommend_draft(target, {"text": given["text"], "tree": given["tree"]}, "ab", **QUICK)
-    assert [list(fit.ways) for fit in found.fits] == [["text"], ["intersection"]]
+    assert [list(fit.methods) for fit in found.fits] == [["text"], ["intersection"]]
     assert found.drafts["tree"].tree is tree
     for model in (ours, given["disjoint"]):
         model.tokenizer.special_tokens = dict
         model.tokenizer.eos_ids = ()
     found = specdec.recommend_draft(ours, [given["disjoint"]], [[3, 4]], **QUICK)
-    assert list(found.fits[0].ways) == ["text"] and found.fits[0].n_shared == 0
+    assert list(found.fits[0].methods) == ["text"] and found.fits[0].n_shared == 0
 
 
 def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, other: Any) -> None:
-    for given, kind, message in (
+    for given, error, message in (
         (drafts.ModelDraft(other, vocabulary="same"), VocabularyMismatchError,
-         "different vocabularies.*what could draft: a model with"),
+         "different vocabularies.*drafts that fit: a model with"),
         ({"a": "early-exit:9", "b": drafts.EarlyExit(8)}, InputError,
-         "expected 1 to 1: the target has 2; what could draft: .* prompt-lookup, input-copy"),
+         "expected 1 to 1: the target has 2; drafts that fit: .* prompt-lookup, input-copy"),
         ("no/such/model", CheckpointNotFoundError, "no/such/model"),
         ("prompt-lokup", InputError, "prompt-lookup perhaps"),
         ({"o": other, "o, text": "prompt-lookup"}, InputError, "'o, text'.* twice"),
     ):  # fmt: skip
-        with pytest.raises(kind, match=message):
+        with pytest.raises(error, match=message):
             specdec.recommend_draft(target, given, "ab", **QUICK)
 
 
@@ -183,7 +183,7 @@ def test_small_models_are_known_by_the_targets_vocabulary(shared: Path) -> None:
         assert found is not None and found.name == name
         assert known_models(model) == ()  # all of them are larger than this one
     assert vocabulary_of(small_pair()[0]) is None
-    # Qwen's marks are the first ids behind those of its vocab.json.
+    # Qwen's marks are the first ids after those of its vocab.json.
     ids = json.loads((folder / "qwen2.5_vocab.json").read_text()).values()
     assert sorted(ids) == list(range(min(KNOWN[0].marks)))
 
@@ -215,19 +215,20 @@ def test_the_choice_is_the_fastest_that_is_possible() -> None:
     found = recommendation(a=(1.2, 1.3), b=(1.4, 1.5), c=(3.0, 3.1))  # c is above its tokens per run
     assert (found.choice, found.gamma, found.is_certain) == ("B", 4, True)
     assert found.reason == (
-        "b with gamma 4: 1.45 times as fast as plain decoding (1.40 to 1.50), 2.00 tokens a run; "
-        "next is a with gamma 4: 1.25 times as fast as plain decoding (1.20 to 1.30), 2.00 tokens a run"
+        "b with gamma 4: 1.45 times as fast as plain decoding (1.40 to 1.50), mean accepted length 2.00; "
+        "next is a with gamma 4: 1.25 times as fast as plain decoding (1.20 to 1.30), "
+        "mean accepted length 2.00"
     )
-    for ratios, reason in (((0.9, 1.3), "measure again with more repeats"), ((1.3,), "single turn")):
+    for ratios, reason in (((0.9, 1.3), "measure again with more repeats"), ((1.3,), "only one repetition")):
         unsure = recommendation(a=ratios)
         assert unsure.choice == "A" and not unsure.is_certain and reason in unsure.reason
     for plain, reason in (
         (
             recommendation(a=(0.9, 0.8)),
-            "no draft beats plain decoding; the fastest, a with gamma 4: 0.85 times",
+            "no draft beats plain decoding; fastest: a with gamma 4: 0.85 times",
         ),
         (recommendation(a=(3.0, 3.0)), "too busy"),
-        (recommendation(a=(1.3, 1.4), n_drafted=0), "found anything to draft"),
+        (recommendation(a=(1.3, 1.4), n_drafted=0), "no draft proposed any token"),
     ):
         assert (plain.choice, plain.gamma, plain.best) == (None, 0, None) and reason in plain.reason
         assert "plain decoding" in str(plain.tables()[-1].rows)
@@ -244,7 +245,7 @@ def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPa
     assert list(found.drafts)[: len(measured)] == list(measured)
     for name in list(found.drafts)[len(measured) :]:
         assert name in found.stopped
-    assert "30 s were over" in found.stopped and found.stopped in str(found)
+    assert "time limit of 30 s reached" in found.stopped and found.stopped in str(found)
     assert [line.split(":")[0] for line in lines] == [
         f"{row.draft} with gamma {row.gamma}" for row in found.comparison.rows
     ]
@@ -252,15 +253,15 @@ def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter([recommend_module.compare_ways, None])
+    calls = iter([recommend_module.compare_drafts, None])
 
-    def compare_ways(*arguments: Any, **options: Any) -> specdec.Comparison:
+    def compare_drafts(*arguments: Any, **options: Any) -> specdec.Comparison:
         if (function := next(calls)) is None:
             raise KeyboardInterrupt
         found: specdec.Comparison = function(*arguments, **options)
         return found
 
-    monkeypatch.setattr(recommend_module, "compare_ways", compare_ways)
+    monkeypatch.setattr(recommend_module, "compare_drafts", compare_drafts)
     given = {"a": "prompt-lookup", "b": "lookahead", "c": "token-recycling"}
     found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
     assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"
@@ -269,14 +270,14 @@ def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyP
         specdec.recommend_draft(target, given, "ab abc", **QUICK)
 
 
-def test_shares_are_shown_beside_what_was_measured(target: Any, other: Any) -> None:
+def test_shares_are_shown_next_to_measurements(target: Any, other: Any) -> None:
     """Of each row its own: the same as with no other row, and as of the translation's own counts."""
     draft = drafts.ModelDraft(other, vocabulary="intersection")
-    ways = {"same": target, "i": draft, "t": drafts.ModelDraft(other, vocabulary="text")}
+    given = {"same": target, "i": draft, "t": drafts.ModelDraft(other, vocabulary="text")}
     settings: dict[str, Any] = {"temperatures": [0.8], "n_tokens": 20, "timing": False, "seed": 3}
     rows = {
         (row.draft, row.gamma): row.named_share
-        for row in specdec.compare(target, ways, ["ab abc", "ca"], gammas=[2, 4], **settings).rows
+        for row in specdec.compare(target, given, ["ab abc", "ca"], gammas=[2, 4], **settings).rows
     }
     for gamma in (2, 4):
         n, total = translation_of(target, other).shares
@@ -289,9 +290,9 @@ def test_shares_are_shown_beside_what_was_measured(target: Any, other: Any) -> N
             target, draft, ["ab abc", "ca"], gammas=[gamma], leniences=[1.0], **settings
         )
         assert measured.rows[0].named_share == rows["i", gamma]
-        assert f"{rows['i', gamma]:.3f}" in str(measured) and "named" in str(alone)
+        assert f"{rows['i', gamma]:.3f}" in str(measured) and "shared mass" in str(alone)
     assert rows["i", 2] != rows["i", 4]
     both = drafts.Ensemble(drafts.PromptLookup(), draft)
     assert both.shares(target) == draft.shares(target) and draft.shares(other) == (0, 0.0)
-    assert "named" not in str(specdec.compare(target, {"c": drafts.RandomDraft()}, "ab", **settings))
+    assert "shared mass" not in str(specdec.compare(target, {"c": drafts.RandomDraft()}, "ab", **settings))
     assert np.isnan(drafts.ModelDraft(model_with(VOCABULARIES["bytes"], 9)).named_share(target))

@@ -65,8 +65,8 @@ def test_what_was_there_stays_until_the_block_ends(tmp_path: Path) -> None:
     with replacing(path) as file:
         file.write(b"new")
         assert path.read_bytes() == b"old"
-        beside = next(other for other in tmp_path.iterdir() if other != path)
-        assert re.fullmatch(r"\.[0-9a-f]{16}\.part", beside.name)
+        partial = next(other for other in tmp_path.iterdir() if other != path)
+        assert re.fullmatch(r"\.[0-9a-f]{16}\.part", partial.name)
     assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
 
 
@@ -80,7 +80,7 @@ def test_a_new_file_has_the_rights_that_the_umask_leaves(tmp_path: Path) -> None
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
-def test_folders_that_are_not_there_or_in_the_place_of_the_file(tmp_path: Path) -> None:
+def test_missing_folders_and_folders_at_the_path_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as absent, replacing(tmp_path / "no" / "file"):
         raise AssertionError
     assert absent.value.filename == str(tmp_path / "no" / "file")

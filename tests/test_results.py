@@ -122,8 +122,8 @@ def damaged(described: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The dict with another value at a path such as "trace.rounds.0.kept"; without the field for `...`."""
     changed = copy.deepcopy(described)
     at: Any = changed
-    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-    for part in way:
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
         at = at[part]
     if value is ...:
         del at[last]

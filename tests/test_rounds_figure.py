@@ -50,7 +50,8 @@ def spans_of(page: str) -> list[tuple[str, str, str]]:
 
 
 def test_marks() -> None:
-    closing = "8 tokens in 2 runs of the target, 6 of 8 drafts accepted; ended by: max_new_tokens reached"
+    counts = "8 tokens in 2 target forward passes, 6 of 8 draft tokens accepted"
+    closing = f"{counts}; ended by: max_new_tokens reached"
     lines = result(ROUNDS).figure(False).splitlines()
     lines[1] = lines[1].strip()
     assert lines == [
@@ -95,13 +96,13 @@ def test_color_is_for_terminals_that_want_it(
 def test_plain_decoding_is_a_paragraph() -> None:
     rounds = [chain(i, (), (), token) for i, token in enumerate(ids(b"a", b"\n", b"b", b"\x1b[31m"))]
     out = result(rounds).figure(False)
-    assert out == "aba\nb\\x1b[31m\n4 tokens in 4 runs of the target; ended by: max_new_tokens reached"
+    assert out == "aba\nb\\x1b[31m\n4 tokens in 4 target forward passes; ended by: max_new_tokens reached"
 
 
 def test_what_a_stop_cut_off_is_shown_as_such() -> None:
     out = result([chain(0, (A, B, A), (), AB, kept=2)], finish_reason="stop", stop="b", text="a")
     assert out.figure(False).splitlines()[2] == "   1   2/3 ab{aab}"
-    assert out.figure(False).endswith("2 of 3 drafts accepted; ended by: stop 'b'")
+    assert out.figure(False).endswith("2 of 3 draft tokens accepted; ended by: stop 'b'")
     assert ">2/3</td>" in out._repr_html_()
 
 
@@ -109,9 +110,9 @@ def test_what_a_stop_cut_off_is_shown_as_such() -> None:
 
 
 def pieces(rounds: Sequence[Round]) -> list[tuple[str, str]]:
-    """Text and kind of the tokens that have a text."""
+    """Text and status of the tokens that have a text."""
     spans = spans_of(result(rounds)._repr_html_())
-    return [(text, kind.removeprefix("specdec-")) for kind, text, title in spans if title]
+    return [(text, status.removeprefix("specdec-")) for status, text, title in spans if title]
 
 
 def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
@@ -119,7 +120,7 @@ def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
     e2, x82, xac, c3, a9 = ids(b"\xe2", b"\x82", b"\xac", b"\xc3", b"\xa9")
     assert pieces([chain(0, (e2, x82, xac), (), B)]) == [("€", "accepted"), ("b", "target")]
     split = [chain(0, (e2,), (A,), x82), chain(1, (xac,), (), B)]
-    assert [text for text, kind in pieces(split) if kind in ("accepted", "target")] == ["€", "b"]
+    assert [text for text, status in pieces(split) if status in ("accepted", "target")] == ["€", "b"]
     assert pieces([chain(0, (), (c3, a9), B)]) == [("é", "unseen"), ("b", "target")]
     # The rejected byte goes on with the accepted one; the one after it is never complete.
     wanted = [("é", "rejected"), ("\ufffd", "unseen"), ("\ufffda", "target")]
@@ -161,17 +162,17 @@ def test_a_long_prompt_shows_its_end() -> None:
 def test_html_has_a_span_for_each_token_with_what_is_known_of_it() -> None:
     page = spans_of(result(ROUNDS)._repr_html_())
     spans = [span for span in page if span[2]]
-    assert [(kind.removeprefix("specdec-"), text) for kind, text, _ in spans] == [
+    assert [(status.removeprefix("specdec-"), text) for status, text, _ in spans] == [
         ("accepted", "a"), ("accepted", "b"), ("rejected", "ab"), ("unseen", " a"), ("target", "b"),
         ("accepted", "a"), ("accepted", "a"), ("accepted", "a"), ("accepted", "b"), ("target", " a"),
     ]  # fmt: skip
     titles = [title for _, _, title in spans]
     assert titles[0] == f"id {A}: accepted draft, β = 0.750"
     assert titles[2] == f"id {AB}: rejected draft, β = 0.750"
-    assert titles[3] == f"id {SPACE_A}: draft behind a rejected one"
+    assert titles[3] == f"id {SPACE_A}: draft after a rejected one"
     assert titles[4] == f"id {B}: correction"
     assert titles[9] == f"id {SPACE_A}: bonus token"
-    assert [kind for kind, _, title in page if not title][:3] == [
+    assert [status for status, _, title in page if not title][:3] == [
         "specdec-accepted", "specdec-rejected", "specdec-target",
     ]  # fmt: skip
 
@@ -190,7 +191,7 @@ def test_html_is_escaped() -> None:
 
 
 def test_html_takes_no_color_of_the_page_for_granted() -> None:
-    """Tints over whatever is behind them, so that text stays readable on light and on dark pages."""
+    """Translucent tints, so that text stays readable on light and dark pages."""
     style = re.search(r"<style>(.*?)</style>", result(ROUNDS)._repr_html_(), re.DOTALL)
     assert style is not None
     assert not re.search(r"[^-]color\s*:", style[1])
@@ -198,33 +199,33 @@ def test_html_takes_no_color_of_the_page_for_granted() -> None:
     assert found and all(value.startswith("rgba(") or value == "transparent" for value in found)
 
 
-def tint(kind: str) -> tuple[list[float], float]:
-    """Color and opacity of a kind's tint."""
+def tint(status: str) -> tuple[list[float], float]:
+    """Color and opacity of a status's tint."""
     style = result(ROUNDS)._repr_html_()
-    found = re.search(rf"\.specdec-{kind} {{ background: rgba\((\d+), (\d+), (\d+), ([\d.]+)\)", style)
+    found = re.search(rf"\.specdec-{status} {{ background: rgba\((\d+), (\d+), (\d+), ([\d.]+)\)", style)
     assert found is not None
     return [int(found[i]) / 255 for i in (1, 2, 3)], float(found[4])
 
 
 @pytest.mark.parametrize("page", [(1.0, 1.0, 1.0), (0.07, 0.07, 0.07)], ids=["light", "dark"])
-def test_tints_are_told_apart_with_every_kind_of_color_vision(page: tuple[float, ...]) -> None:
-    kinds = ("accepted", "rejected", "target")
-    assert least_distance([page, *(over(*tint(kind), page) for kind in kinds)]) > 15.0
+def test_tints_differ_under_every_color_vision(page: tuple[float, ...]) -> None:
+    statuses = ("accepted", "rejected", "target")
+    assert least_distance([page, *(over(*tint(status), page) for status in statuses)]) > 15.0
     # Text in the page's own color stays readable on them (WCAG 2.1, level AA).
     text = (0.0, 0.0, 0.0) if page[0] == 1.0 else (0.9, 0.9, 0.9)
-    assert min(contrast(text, over(*tint(kind), page)) for kind in kinds) > 4.5
+    assert min(contrast(text, over(*tint(status), page)) for status in statuses) > 4.5
 
 
-def test_no_two_kinds_differ_by_color_alone() -> None:
+def test_no_two_statuses_differ_by_color_alone() -> None:
     """Struck out, underlined, or neither: in a terminal and on a page."""
     (_, _, first, *_) = result(ROUNDS).figure(True).splitlines()
     assert [re.findall(r"\x1b\[[\d;]*?;?([49])?m", code)[0] for code in (GREEN, RED, BLUE)] == ["", "9", "4"]
     assert first.index(GREEN) < first.index(RED) < first.index(BLUE)
     style = result(ROUNDS)._repr_html_()
     marks = {
-        kind: re.search(rf"\.specdec-{kind} {{[^}}]*text-decoration: (\S+);", style)
-        for kind in ("accepted", "rejected", "unseen", "target")
+        status: re.search(rf"\.specdec-{status} {{[^}}]*text-decoration: (\S+);", style)
+        for status in ("accepted", "rejected", "unseen", "target")
     }
-    assert {kind: found and found[1] for kind, found in marks.items()} == {
+    assert {status: found and found[1] for status, found in marks.items()} == {
         "accepted": None, "rejected": "line-through", "unseen": "line-through", "target": "underline",
     }  # fmt: skip

@@ -130,7 +130,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str)
     assert distribution.accepted[1:] == pytest.approx([1.0, 1.0], abs=1e-15)
 
 
-# --------------------------------------------------------------------------------- proposals
+# ------------------------------------------------------------------------------------------- proposals
 
 
 def several(parents: Sequence[int], draft: Conditional) -> Proposal:
@@ -309,7 +309,7 @@ def test_lenient_greedy_accepts_what_is_nearly_as_probable(verify: Rule, pair: s
         assert alone[2] == pytest.approx([draft(())[acceptable].sum()], abs=1e-12)
 
 
-# --------------------------------------------------------------- further promises of each rule
+# ----------------------------------------------------------------------- further promises of each rule
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -415,17 +415,13 @@ def test_long_distributions_are_sampled_exactly(verify: Rule, n_vocab: int) -> N
     target, after, draft = probs / probs.sum(axis=1, keepdims=True)
     for drafted in (int(np.argmax(draft)), int(np.argmax(draft - target))):
         rows = np.array([target, after]), np.array([target, draft])
-        distribution = outcome_distribution(verify, [0, drafted], [-1, 0], *rows)
+        found = outcome_distribution(verify, [0, drafted], [-1, 0], *rows)
         accept = min(1.0, target[drafted] / draft[drafted])
         left = np.maximum(0.0, target - draft)
         expected = {((1,), token): accept * after[token] for token in range(n_vocab)}
         expected |= {((), token): (1 - accept) * left[token] / left.sum() for token in range(n_vocab)}
-        assert distribution.keys() == {
-            outcome for outcome, probability in expected.items() if probability > 0
-        }
-        assert all(
-            abs(probability - expected[outcome]) < 1e-12 for outcome, probability in distribution.items()
-        )
+        assert found.keys() == {outcome for outcome, probability in expected.items() if probability > 0}
+        assert all(abs(probability - expected[outcome]) < 1e-12 for outcome, probability in found.items())
 
 
 @pytest.mark.parametrize("verify", [reference.verify, verify_core], ids=["reference", "core"])

@@ -40,7 +40,7 @@ SLOW = specdec.kernels() == "ref"
 """The scalar kernels give the same bits and would take minutes: fewer samples there."""
 
 
-# -------------------------------------------------------------------------------- a trained pair
+# ---------------------------------------------------------------------------------- a trained pair
 
 N_SAMPLES = {"small": 2_000 if SLOW else 20_000, "stories260K": 5_000 if SLOW else 100_000}
 BATCH = 50

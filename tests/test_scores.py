@@ -210,8 +210,8 @@ def test_bad_texts_are_named() -> None:
     one, two = (ids, length), (np.ones(4, np.int32), np.array([2, 2], np.int32))
     bad: list[tuple[Any, Any, dict[str, Any], str]] = [
         (one, np.array([1, 1], np.int32), {}, "expected one for each of 1 texts"),
-        ((ids, length + 1), given, {}, "2 ids, expected as many as the lengths say"),
-        ((ids, -length), given, {}, "2 ids, expected as many as the lengths say"),
+        ((ids, length + 1), given, {}, "2 ids, expected the sum of the lengths"),
+        ((ids, -length), given, {}, "2 ids, expected the sum of the lengths"),
         (one, given, {"n_top": 102}, "n_top is 102, expected 0 to 101"),
         (one, given, {"n_top": -1}, "n_top is -1"),
         (one, given, {"n_texts": -1}, "n_texts is -1"),
@@ -355,9 +355,9 @@ BAD_REQUESTS: list[tuple[Any, dict[str, Any], str]] = [
     ([[1, 2], 7], {}, r"requests\[1\]: token ids are int"),
     ([[1, 2]], {"top_logprobs": 62}, "top_logprobs is 62; expected an integer from 0 to 61"),
     ([[1, 2]], {"sources": [1]}, "a source was given, but .* has no encoder"),
-    ([1, 2], {"top_logprobs": 1}, "top_logprobs is 1 for one text; expected a list of requests"),
-    ("ab", {"rolling": True}, "rolling is True for one text"),
-    ("ab", {"sources": "a"}, "sources is 'a' for one text"),
+    ([1, 2], {"top_logprobs": 1}, "top_logprobs is 1 for a single text; expected a list of requests"),
+    ("ab", {"rolling": True}, "rolling is True for a single text"),
+    ("ab", {"sources": "a"}, "sources is 'a' for a single text"),
 ]
 
 
@@ -374,7 +374,7 @@ def test_a_model_without_tokens_at_the_ends_has_no_windows(tmp_path: Path) -> No
     config = json.loads((folder / "config.json").read_text())
     config["bos_token_id"] = config["eos_token_id"] = None
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="names no token that begins or ends a text; expected pairs"):
+    with pytest.raises(InputError, match="has neither BOS nor EOS; expected pairs"):
         specdec.load(folder, tokenizer=False).score([[1, 2]], rolling=True)
 
 

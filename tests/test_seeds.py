@@ -1,7 +1,7 @@
-"""Contract 3, seeds: with the coupled rule, equal seeds give equal tokens for every draft and every gamma.
+"""Contract 3, seeds: with the coupled rule, equal seeds give equal tokens for every draft and gamma.
 
-And at temperature 0 every rule gives the tokens of plain greedy decoding. Tokens and logits are equal to the
-last bit, in every number format, alone and in a batch, whatever the number of threads.
+At temperature 0 every rule gives the tokens of greedy decoding. Tokens and logits are equal to the last bit,
+in every number format, alone and in a batch, for any number of threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Outputs = tuple[list[list[int]], list[Any], list[Any]]
 
 @pytest.fixture(scope="module", params=FORMATS.values(), ids=FORMATS.keys())
 def models(request: pytest.FixtureRequest) -> dict[str, Model]:
-    """A target, a draft that often agrees with it, and one that knows nothing of it."""
+    """Return a target, a draft that often agrees with it, and an unrelated one."""
     dtype, cache_dtype, draft_dtype = request.param
     base, scale = (LLAMA, 0.02) if dtype != "int8" else (GPT, 0.1)
     tensors = random_tensors(base)
@@ -73,7 +73,7 @@ def test_coupled_output_is_plain_output(
 
 
 def test_coupled_tokens_win_the_race_of_the_reference(models: dict[str, Model], plain: Outputs) -> None:
-    """The noise is keyed by seed, sequence, position and token, and by nothing else."""
+    """The noise is keyed by seed, sequence, position and token only."""
     for i, prompt in enumerate(PROMPTS):
         for offset, (token, logits) in enumerate(zip(plain[0][i], plain[1][i], strict=True)):
             noise = reference.noise(1, i, len(prompt) + offset, len(logits))
@@ -92,7 +92,7 @@ def test_every_rule_is_greedy_at_temperature_zero(models: dict[str, Model], rule
 
 
 def test_a_seed_gives_one_text_whatever_drafts(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """Tables, models with settings of their own, gammas, batches: one text for each seed."""
+    """Tables, models with their own settings, gammas, batches: one text per seed."""
     target, draft = pair
     prompt, n_vocab = [1, 9, 30, 9, 44], len(target.logits([1])[0])
     text = np.random.default_rng(0).integers(n_vocab, size=300)
@@ -117,7 +117,7 @@ def test_a_seed_gives_one_text_whatever_drafts(pair: tuple[specdec.Model, specde
 
 
 def test_other_rules_do_not_promise_that(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """With the same seed the standard rule gives another text for another gamma: the test above can fail."""
+    """The standard rule gives other texts for other gammas, so the test above can fail."""
     how: dict[str, Any] = {"temperature": 1.1, "seed": 1, "max_new_tokens": 25, "ignore_eos": True}
     texts = [specdec.generate(*pair, [1, 9, 30], gamma=gamma, **how).tokens for gamma in (1, 2, 4)]
     assert texts[0] != texts[1] or texts[1] != texts[2]

@@ -34,7 +34,7 @@ def new_session(target, draft, prompts, **changes):
 
 
 def test_drafters_read_long_prompts_to_their_end():
-    """Prompts that are read in slices end with their own beginnings: what follows there is drafted."""
+    """Prompts read in slices end with their own first tokens: what follows there is drafted."""
     n, known = 12_000, 6
     sizes = {"n_layer": 1, "d_model": 8, "d_ff": 8, "n_head": 1, "n_kv_head": 1, "sliding_window": 8}
     config = LLAMA | sizes | {"n_ctx": n + 200}
@@ -110,7 +110,7 @@ def test_several_rounds_in_one_call_are_the_same_rounds(models, temperature, n_p
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])
-def test_a_draft_of_fixed_acceptance_is_right_as_often_as_it_is_told(models, alpha):
+def test_a_draft_of_fixed_acceptance_is_accepted_at_that_rate(models, alpha):
     target, _, stranger = models
     prompts = [[i, 7] for i in range(24)]
     plain, logits, _ = run_session(target, None, prompts, max_new_tokens=200)
@@ -126,7 +126,7 @@ def test_a_draft_of_fixed_acceptance_is_right_as_often_as_it_is_told(models, alp
         return
     deviation = np.sqrt(alpha * (1 - alpha) / len(betas))
     assert abs(np.mean(betas) - alpha) < 4 * deviation
-    # each guess by itself: a right one says nothing about the next (equation 1 of the paper)
+    # independently of each other (equation 1 of the paper)
     whole = [len(r["tokens"]) for r in records if len(r["drafted"]) == 4]
     expected = (1 - alpha**5) / (1 - alpha)
     assert abs(np.mean(whole) - expected) < 4 * np.std(whole) / np.sqrt(len(whole))
@@ -140,7 +140,7 @@ BAD_PROMPTS = [
 
 @pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS)
 def test_bad_prompts_are_refused(models, prompt, message):
-    """Where a session begins, and beside a text that goes on as if nothing had been asked."""
+    """At the start of a session, and next to a text that continues undisturbed."""
     with pytest.raises(ValueError, match=message):
         new_session(*models[:2], [[1], prompt])
     plain, session = (new_session(*models[:2], [[1], [2]], max_new_tokens=8) for _ in range(2))
@@ -311,7 +311,7 @@ def test_a_cancelled_prompt_is_read_no_further(pair, draft):
     ("how", "message"),
     [
         ({"max_new_tokens": 119}, "may have 121 tokens, expected at most n_text, 120"),
-        ({"law": "model", "n_top": 4}, "n_top is 4, expected at most the session's, 3"),
+        ({"logprobs_of": "model", "n_top": 4}, "n_top is 4, expected at most the session's, 3"),
         ({"prediction": [1, 101]}, "prediction: token 1 is 101, expected 0 to 100"),
         ({"max_new_tokens": 0}, "max_new_tokens is 0"), ({"gamma": -1}, "gamma is -1"),
         ({"rule": "fair"}, "the rule is 'fair'"), ({"lenience": 0.0}, "lenience is 0"),

@@ -106,7 +106,7 @@ def test_the_whole_distribution_is_adjusted(pair: Any, how: dict[str, Any]) -> N
 
 
 def test_a_draft_with_the_same_adjustments_is_accepted_more(pair: Any) -> None:
-    """By default the draft is penalized as the target is, along its own guesses too: equal models, beta 1."""
+    """By default the draft is penalized like the target, along its draft tokens too: equal models, beta 1."""
     same = (pair[0], pair[0])
     how: dict[str, Any] = {"temperature": 1.0, "repetition_penalty": 1.5, "logit_bias": {4: 2.0}, "gamma": 6}
     assert generate(same, True, **how).trace.acceptance_rate == pytest.approx(1.0, abs=1e-12)
@@ -123,7 +123,7 @@ def no_repeats(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.floa
     return probs
 
 
-def test_a_transform_is_told_the_tokens_and_decides(pair: Any) -> None:
+def test_a_transform_is_given_the_tokens_and_decides(pair: Any) -> None:
     calls: list[tuple[int, ...]] = []
 
     def watch(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:

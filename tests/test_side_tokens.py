@@ -40,18 +40,18 @@ MODEL_TYPES = {
 
 
 @functools.cache
-def sentencepiece_model(kind: str) -> bytes:
+def sentencepiece_model(model_type: str) -> bytes:
     """A small trained model; its pieces are of the corpus."""
     options: dict[str, Any] = {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0, "vocab_size": 50}
-    if kind != "t5":
+    if model_type != "t5":
         options = {
             "unk_id": 0, "pad_id": -1, "vocab_size": 320, "byte_fallback": True,
             "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
         }  # fmt: skip
-    kinds = {"model_type": "bpe" if kind == "sentencepiece bpe" else "unigram"}
+    trainer_options = {"model_type": "bpe" if model_type == "sentencepiece bpe" else "unigram"}
     with tempfile.TemporaryDirectory() as folder:
         lines = CORPUS.splitlines()
-        return trained_pieces(Path(folder) / "m.model", lines, **kinds, **options).read_bytes()
+        return trained_pieces(Path(folder) / "m.model", lines, **trainer_options, **options).read_bytes()
 
 
 def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]] = []) -> int:  # noqa: B006
@@ -124,11 +124,11 @@ def folders(draw: st.DrawFn, family: str) -> tuple[dict[str, Any], list[dict[str
         files["added_tokens.json"] = {content: i for i, content in enumerate(added)}
     config |= named(draw, [*POOL, "<|endoftext|>"] if family == "bpe" else POOL)  # which the vocabulary has
     extras = draw(st.lists(st.sampled_from(POOL), unique=True, max_size=2))
-    way = draw(st.sampled_from(["additional_special_tokens", "extra_special_tokens", "dict", "none"]))
-    if way == "dict" and extras:
+    field = draw(st.sampled_from(["additional_special_tokens", "extra_special_tokens", "dict", "none"]))
+    if field == "dict" and extras:
         config["extra_special_tokens"] = {f"extra_{i}_token": content for i, content in enumerate(extras)}
-    elif way != "none" and extras:
-        config[way] = extras
+    elif field != "none" and extras:
+        config[field] = extras
     if draw(st.booleans()):
         files["special_tokens_map.json"] = named(draw, POOL)
         if draw(st.booleans()) and family in ("tokenizer.json", "bpe"):

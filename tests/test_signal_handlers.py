@@ -50,17 +50,17 @@ def handled(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def interrupted(*_: object, **__: object) -> Any:
-    """In the place of a library's function: one during which the signal comes."""
+    """Replaces a library's function by one during which the signal arrives."""
     signal.raise_signal(signal.SIGALRM)
 
 
 class Odd:
-    """An object of the caller's during whose methods the signal comes."""
+    """A user's object during whose methods the signal arrives."""
 
     __repr__ = __index__ = __array__ = __iter__ = __fspath__ = __reduce__ = interrupted
 
 
-def encoding(patched: pytest.MonkeyPatch, place: Path) -> None:
+def encoding(patched: pytest.MonkeyPatch, folder: Path) -> None:
     import tokenizers
 
     class Pieces:
@@ -82,27 +82,27 @@ def encoding(patched: pytest.MonkeyPatch, place: Path) -> None:
 def loading(function: str) -> Callable[[pytest.MonkeyPatch, Path], object]:
     """The signal comes in a function that loading calls."""
 
-    def load(patched: pytest.MonkeyPatch, place: Path) -> None:
+    def load(patched: pytest.MonkeyPatch, folder: Path) -> None:
         patched.setattr(function, interrupted)
         specdec.load(DRAFT)
 
     return load
 
 
-def packed_file(patched: pytest.MonkeyPatch, place: Path) -> None:
-    path = specdec.convert(DRAFT, place / "model.specdec", "int8")
+def packed_file(patched: pytest.MonkeyPatch, folder: Path) -> None:
+    path = specdec.convert(DRAFT, folder / "model.specdec", "int8")
     patched.setattr(Path, "exists", interrupted)
     specdec.load(path)
 
 
-def hub(patched: pytest.MonkeyPatch, place: Path) -> None:
+def hub(patched: pytest.MonkeyPatch, folder: Path) -> None:
     huggingface_hub = pytest.importorskip("huggingface_hub")
     for name in ("snapshot_download", "hf_hub_download", "list_repo_files"):
         patched.setattr(huggingface_hub, name, interrupted)
     specdec.load("nobody/nothing")
 
 
-def grammar(patched: pytest.MonkeyPatch, place: Path) -> None:
+def grammar(patched: pytest.MonkeyPatch, folder: Path) -> None:
     llguidance = pytest.importorskip("llguidance")
     patched.setattr(llguidance.LLMatcher, "grammar_from_regex", interrupted)
     target, _ = small_pair()
@@ -110,33 +110,33 @@ def grammar(patched: pytest.MonkeyPatch, place: Path) -> None:
 
 
 class Interrupted:
-    """A draft of the caller's."""
+    """A user's draft."""
 
     propose = interrupted
 
 
-def transform(patched: pytest.MonkeyPatch, place: Path) -> None:
+def transform(patched: pytest.MonkeyPatch, folder: Path) -> None:
     target, draft = small_pair()
     specdec.generate(target, draft, "Once", max_new_tokens=3, transform=interrupted)
 
 
-def own_draft(patched: pytest.MonkeyPatch, place: Path) -> None:
+def own_draft(patched: pytest.MonkeyPatch, folder: Path) -> None:
     target, _ = small_pair()
     specdec.generate(target, Interrupted(), "Once", max_new_tokens=3)
 
 
-def progress_bar(patched: pytest.MonkeyPatch, place: Path) -> None:
+def progress_bar(patched: pytest.MonkeyPatch, folder: Path) -> None:
     tqdm = pytest.importorskip("tqdm")
     patched.setattr(tqdm.tqdm, "update", interrupted)
-    specdec.convert(DRAFT, place / "model.gguf", progress=True)
+    specdec.convert(DRAFT, folder / "model.gguf", progress=True)
 
 
 CALLS: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
-    "repr": lambda patched, place: specdec.load(DRAFT, Odd()),  # type: ignore[arg-type]
-    "path": lambda patched, place: specdec.load(Odd()),  # type: ignore[arg-type]
-    "ids": lambda patched, place: specdec.load(DRAFT).logits([1, Odd()]),  # type: ignore[list-item]
-    "iterator": lambda patched, place: specdec.load(DRAFT).logits(Odd()),  # type: ignore[arg-type]
-    "array": lambda patched, place: specdec.verify([1], Odd(), Odd()),  # type: ignore[arg-type, call-arg]
+    "repr": lambda patched, folder: specdec.load(DRAFT, Odd()),  # type: ignore[arg-type]
+    "path": lambda patched, folder: specdec.load(Odd()),  # type: ignore[arg-type]
+    "ids": lambda patched, folder: specdec.load(DRAFT).logits([1, Odd()]),  # type: ignore[list-item]
+    "iterator": lambda patched, folder: specdec.load(DRAFT).logits(Odd()),  # type: ignore[arg-type]
+    "array": lambda patched, folder: specdec.verify([1], Odd(), Odd()),  # type: ignore[arg-type, call-arg]
     "reading_json": loading("json.loads"), "reading_weights": loading("os.preadv"),
     "packing": loading("specdec._core.Model"), "encoding": encoding, "packed_file": packed_file, "hub": hub,
     "grammar": grammar, "transform": transform, "own_draft": own_draft, "progress_bar": progress_bar,
@@ -151,7 +151,7 @@ def test_it_comes_through(call: str, handled: None, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("handled", ["function"], indirect=True)
 def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In those behind guesses too, where the failure of a form is forgotten until the text comes there."""
+    """Also after draft tokens, where failures of a constraint are forgotten until the text gets there."""
     pytest.importorskip("llguidance")
     from specdec.decoding.guided.guidance import GuidanceState
 

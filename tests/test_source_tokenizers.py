@@ -1,4 +1,4 @@
-"""The tokenizers of encoder-decoders, for sources and for texts, against those of transformers."""
+"""Tokenizers of encoder-decoders, for sources and outputs, against transformers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ WORDS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def oracle() -> None:
-    """The libraries, imported only when these tests run: to import them takes seconds."""
+    """Import the libraries lazily, because that takes seconds."""
     global sentencepiece, transformers
     import sentencepiece
     import transformers
 
 
 def trained(path: Path, seed: int = 0, **settings: Any) -> Path:
-    """A SentencePiece model of a few hundred words, without a normalizer."""
+    """Train a SentencePiece model of a few hundred words, without normalizer."""
     words = [f"{text} {i * (seed + 1)}" for i in range(40) for text in WORDS[seed:]]
     return trained_pieces(path, words, vocab_size=90, normalization_rule_name="identity", **settings)
 
@@ -58,14 +58,14 @@ def pieces(path: Path) -> list[tuple[str, float]]:
 
 
 def write_numbers(file: Path, model: Path, first: list[str], last: list[str] = [], start: int = 0) -> int:  # noqa: B006
-    """Write the ids of the pieces of a model, between those of other tokens; return how many there are."""
+    """Write ids of a model's pieces among other tokens; return their number."""
     known = dict.fromkeys([*first, *(piece for piece, _ in pieces(model)), *last])
     file.write_text(json.dumps({piece: start + i for i, piece in enumerate(known)}))
     return len(known)
 
 
 def check(folder: Path, given: Any) -> Any:
-    """Compare sources, texts and what ids mean, of the folder's tokenizer and of that of transformers."""
+    """Compare a folder's tokenizer with transformers': sources, texts and decoded ids."""
     tokenizer = load_tokenizer(folder)
     source = source_side(tokenizer)
     for text in TEXTS:
@@ -102,7 +102,7 @@ def test_byt5(tmp_path: Path) -> None:
 
 
 def marian(folder: Path, seed: int = 0, start: int = 0) -> Path:
-    """A folder whose sources and texts have vocabularies of their own; ids of texts begin with `start`."""
+    """Write a folder with two vocabularies; output ids start with `start`."""
     source, target = trained(folder / "source.spm", seed), trained(folder / "target.spm", seed=2)
     write_numbers(folder / "vocab.json", source, ["</s>", "<unk>"], ["<pad>"])
     write_numbers(folder / "target_vocab.json", target, ["</s>", "<unk>"], ["<pad>"], start)
@@ -136,7 +136,7 @@ def test_marian_has_two_sides(tmp_path: Path, separate: bool) -> None:
 
 
 def test_a_vocabulary_of_sources_has_its_own_end_of_text(tmp_path: Path) -> None:
-    """Marian's sides may number "</s>" differently; the model's files say the id of texts."""
+    """Marian's sides may number "</s>" differently; the files name the output's id."""
     marian(tmp_path, start=7)
     for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(tmp_path, eos_ids=(7,))):
         assert tokenizer.eos_ids == (7,)
@@ -189,7 +189,7 @@ def test_languages_of_a_tokenizer_json(tmp_path: Path, name: str, codes: list[st
 
 
 def test_bart_stands_between_two_tokens(tmp_path: Path, shared: Path) -> None:
-    """vocab.json and merges.txt of GPT-2 with BART's special tokens, and its tokenizer.json."""
+    """GPT-2's vocab.json and merges.txt with BART's special tokens, and its tokenizer.json."""
     folder = shared / "data" / "tokenizers"
     vocab = json.loads((folder / "gpt2_vocab.json").read_text(encoding="utf-8"))
     specials = {"<s>": 50257, "<pad>": 50258, "</s>": 50259, "<unk>": 50260, "<mask>": 50261}
@@ -200,17 +200,17 @@ def test_bart_stands_between_two_tokens(tmp_path: Path, shared: Path) -> None:
     for text in TEXTS:
         expected = given(text).input_ids
         assert expected[0] == 50257 and expected[-1] == 50259
-        for place in (tmp_path, tmp_path / "saved"):
-            assert source_side(load_tokenizer(place)).encode(text) == expected
+        for folder in (tmp_path, tmp_path / "saved"):
+            assert source_side(load_tokenizer(folder)).encode(text) == expected
 
 
 @pytest.mark.parametrize(
     ("vocab", "message"),
     [
         ({"a": 0}, "'<unk>'"),
-        ({"<unk>": 0, "a": 0}, "a whole number that no other has"),
-        ({"<unk>": 0, "a": -1}, "a whole number that no other has"),
-        ({"<unk>": 0, "a": True}, "a whole number that no other has"),
+        ({"<unk>": 0, "a": 0}, "a unique non-negative integer"),
+        ({"<unk>": 0, "a": -1}, "a unique non-negative integer"),
+        ({"<unk>": 0, "a": True}, "a unique non-negative integer"),
         ({"<unk>": 0, "a": 10**12}, "without large gaps"),
         ([], "expected an object"),
     ],
@@ -222,14 +222,14 @@ def test_what_is_wrong_in_a_vocabulary_of_pieces(tmp_path: Path, vocab: Any, mes
 
 
 def with_model(folder: Path, architecture: str, **fields: Any) -> specdec.Model:
-    """A tiny random model beside a tokenizer, with an id for each of its tokens."""
+    """Save a tiny random model next to a tokenizer, with an id for each token."""
     config = CONFIGS[architecture] | {"vocab_size": load_tokenizer(folder).n_vocab} | fields
     weights = random_weights(architecture, config)
     return specdec.load(write_hf(folder, config | {"architectures": [architecture]}, weights))
 
 
 def test_languages_of_a_model(tmp_path: Path) -> None:
-    """M2M-100 begins with end of text, then the language; the first mBART with the language alone."""
+    """M2M-100 starts with EOS and the language; the first mBART with the language only."""
     model = trained(tmp_path / "sentencepiece.bpe.model")
     write_numbers(tmp_path / "vocab.json", model, SPECIAL)
     given = transformers.M2M100Tokenizer.from_pretrained(tmp_path, src_lang="fr")
@@ -284,7 +284,7 @@ def test_a_model_without_languages(tmp_path: Path) -> None:
 
 
 def test_pairs_of_models_read_the_same_sources(tmp_path: Path) -> None:
-    """Marian's sides may agree in texts and differ in sources."""
+    """Marian pairs may agree in outputs and differ in sources."""
     found = []
     for seed in (0, 1):
         (tmp_path / str(seed)).mkdir()

@@ -228,7 +228,7 @@ def test_a_draft_too_small_for_a_source_drafts_nothing(t5: EncoderDecoder) -> No
     encoder = t5.config["encoder"] | {"n_ctx": 10}
     draft = model_of(t5.config | {"encoder": encoder}, t5.tensors)
     sources = t5.sources(10, 11)
-    with pytest.raises(InputError, match="prompt 1 has 11 tokens; expected at most 10, as its draft reads"):
+    with pytest.raises(InputError, match="prompt 1 has 11 tokens; expected at most 10, the draft's source"):
         specdec.measure(t5.target, draft, sources, gammas=[1], n_tokens=4, timing=False)
     plain, found = (specdec.beam_search(t5.target, one, sources[1], width=2) for one in (None, draft))
     assert found.beams == plain.beams
@@ -432,7 +432,7 @@ def test_the_command_lines_languages(
 ) -> None:
     call = ["--target", "target", "--draft", "draft", "--source", "a bb", "--max-new-tokens", "6"]
     assert main([*call, "--tgt-lang", "de"]) == 2
-    assert "tgt_lang is 'de'; expected None, as the tokenizer has no languages" in capsys.readouterr().err
+    assert "tgt_lang is 'de'; expected None: the tokenizer has no languages" in capsys.readouterr().err
     asked: list[tuple[specdec.Model, dict[str, Any]]] = []
 
     def with_languages(model: specdec.Model, **languages: Any) -> specdec.Model:
@@ -481,10 +481,10 @@ def test_what_is_refused(t5: EncoderDecoder, texts: EncoderDecoder) -> None:
         ({"prompt": [[5]], "decoder_prompt": [[5], [6]]}, "decoder_prompt is a list of 2 for 1 source"),
         ({"prompt": [[5], [6]], "decoder_prompt": [[5]]}, "decoder_prompt is a list of 1 for 2 sources"),
         ({"prompt": [5], "decoder_prompt": 3}, "decoder_prompt is an int; expected text, token ids"),
-        ({"prompt": [[5], [6]], "decoder_prompt": [[5], 6]}, "decoder_prompt mixes prompts with token ids"),
+        ({"prompt": [[5], [6]], "decoder_prompt": [[5], 6]}, "decoder_prompt mixes both"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
+def test_errors_name_what_is_wrong(t5: EncoderDecoder, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         specdec.generate(t5.target, None, **arguments)
     assert message in str(caught.value)
@@ -493,7 +493,7 @@ def test_what_is_wrong_is_named(t5: EncoderDecoder, arguments: dict[str, Any], m
 def test_a_model_that_names_no_start_needs_a_decoder_prompt(t5: EncoderDecoder) -> None:
     core, config = t5.target.core, t5.target.config
     model = specdec.Model(core, config, None, t5.target.path, "random")
-    with pytest.raises(InputError, match="prompt: random names no ids that its texts begin with"):
+    with pytest.raises(InputError, match="prompt: random defines no decoder start ids"):
         specdec.generate(model, None, [5])
     wanted = generate(t5.target, None, [5])
     assert generate(model, None, [5], decoder_prompt=START).tokens == wanted.tokens

@@ -76,7 +76,7 @@ def test_a_second_text_makes_no_new_blocks(model, drafted):
         assert _core._spares_bytes() == waiting
 
 
-def test_what_waits_is_bounded_and_makes_place_for_other_sizes(model):
+def test_spare_memory_is_bounded_and_yields_to_other_sizes(model):
     n_before = 0
     for capacity in (3600, 900, 2500):
         many = [decoder(model, capacity) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""Stochastic speculative execution: the law of y, what runs when, and what happens when a function fails."""
+"""Speculative execution: the distribution of y, what runs when, and what happens when a function fails."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(p: Any, q: Any, g: Callable[[Any], Any] = lambda y: y, **options: Any) -
     return specdec.speculate(lambda x: p, lambda x: q, g, None, **options)
 
 
-# ------------------------------------------------------------------------------------- the law of y
+# ------------------------------------------------------------------------------------- the distribution of y
 
 PAIRS = {
     "random": ([0.1, 0.25, 0.65], [0.5, 0.25, 0.25]), "disjoint": ([0.0, 1.0, 0.0], [0.5, 0.0, 0.5]),
@@ -71,10 +71,10 @@ PAIRS = {
 }  # fmt: skip
 
 
-def law(p: np.ndarray, q: np.ndarray, n_draft_tokens: int) -> tuple[dict[int, float], float]:
-    """Exact law of y, and the chance that a guess is accepted: summed over guesses, integrated over uniforms.
+def distribution_of(p: np.ndarray, q: np.ndarray, n_draft_tokens: int) -> tuple[dict[int, float], float]:
+    """Exact distribution of y and acceptance probability: summed over drafts, integrated over uniforms.
 
-    Guesses are made by a uniform in the middle of their piece; that q is drawn from at all is another test.
+    Drafts use a uniform in the middle of their interval; another test checks that q is drawn from.
     """
     outcomes: dict[int, float] = defaultdict(float)
     accepted = 0.0
@@ -84,17 +84,17 @@ def law(p: np.ndarray, q: np.ndarray, n_draft_tokens: int) -> tuple[dict[int, fl
     def rule(tokens: Any, parents: Any, target: Any, draft: Any, uniforms: Any) -> tuple[list[int], int, Any]:
         script = Script(np.array([*middles[tokens[1:]], *uniforms[1:]]))
         out = run(p, q, n_draft_tokens=n_draft_tokens, seed=script)
-        assert out.guesses == list(tokens[1:])
+        assert out.drafts == list(tokens[1:])
         assert script.uniforms == []
         assert out.value == out.y
         if out.accepted is not None:
-            assert out.guesses[out.accepted] == out.y
+            assert out.drafts[out.accepted] == out.y
         return ([] if out.accepted is None else [out.accepted + 1]), out.y, []
 
     parents = [-1] + [0] * n_draft_tokens
-    for guesses in itertools.product(np.flatnonzero(q).tolist(), repeat=n_draft_tokens):
-        weight = float(np.prod(np.asarray(q)[list(guesses)]))
-        for box in cells(rule, [0, *guesses], parents, None, None):
+    for drafts in itertools.product(np.flatnonzero(q).tolist(), repeat=n_draft_tokens):
+        weight = float(np.prod(np.asarray(q)[list(drafts)]))
+        for box in cells(rule, [0, *drafts], parents, None, None):
             outcomes[box.token] += weight * box.probability
             accepted += weight * box.probability * bool(box.path)
     return outcomes, accepted
@@ -102,26 +102,26 @@ def law(p: np.ndarray, q: np.ndarray, n_draft_tokens: int) -> tuple[dict[int, fl
 
 @pytest.mark.parametrize("n_draft_tokens", [1, 2])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_law_of_a_table_is_exact(pair: str, n_draft_tokens: int) -> None:
+def test_the_distribution_of_a_table_is_exact(pair: str, n_draft_tokens: int) -> None:
     p, q = (np.array(values) for values in PAIRS[pair])
-    outcomes, accepted = law(p, q, n_draft_tokens)
+    outcomes, accepted = distribution_of(p, q, n_draft_tokens)
     np.testing.assert_allclose([outcomes.get(y, 0.0) for y in range(len(p))], p, rtol=0, atol=1e-12)
     assert set(outcomes) <= set(np.flatnonzero(p))
     beta = np.minimum(p, q).sum()  # Theorem 3.5
     if n_draft_tokens == 1:
         assert accepted == pytest.approx(beta, abs=1e-12)
     elif beta < 1:
-        left = np.maximum(0, p - q) / (1 - beta)  # what the second guess is held against
+        left = np.maximum(0, p - q) / (1 - beta)  # the residual that the second draft is compared with
         assert accepted == pytest.approx(beta + (1 - beta) * np.minimum(left, q).sum(), abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("uniform", "guess"), [(0.0, 1), (0.25 - 2**-53, 1), (0.25, 3), (1 - 1 / N_STEPS, 3)]
+    ("uniform", "draft"), [(0.0, 1), (0.25 - 2**-53, 1), (0.25, 3), (1 - 1 / N_STEPS, 3)]
 )
-def test_guesses_of_a_table_are_drawn_by_inversion(uniform: float, guess: int) -> None:
+def test_drafts_of_a_table_are_drawn_by_inversion(uniform: float, draft: int) -> None:
     q = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
     out = run(q, q, seed=Script(np.array([uniform, 0.5, 0.5])))
-    assert out.guesses == [guess]
+    assert out.drafts == [draft]
 
 
 # Functions, so that scipy.stats is imported when a test runs, not when tests are collected.
@@ -129,7 +129,7 @@ CONTINUOUS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "shifted": lambda: (scipy.stats.norm(0.3, 1.0), scipy.stats.norm(0.0, 1.2)),
     "narrow": lambda: (scipy.stats.norm(0.0, 1.0), scipy.stats.norm(0.0, 0.5)),  # q thin where p has mass
     "bounded": lambda: (scipy.stats.beta(2, 3), scipy.stats.uniform(0, 1)),
-    "outside": lambda: (scipy.stats.expon(), scipy.stats.norm(0.0, 1.0)),  # guesses where p is 0
+    "outside": lambda: (scipy.stats.expon(), scipy.stats.norm(0.0, 1.0)),  # drafts where p is 0
     "equal": lambda: (scipy.stats.gamma(2), scipy.stats.gamma(2)),
 }
 
@@ -137,7 +137,7 @@ CONTINUOUS: dict[str, Callable[[], tuple[Any, Any]]] = {
 @pytest.mark.statistical
 @pytest.mark.parametrize("n_draft_tokens", [1, 3])
 @pytest.mark.parametrize("pair", CONTINUOUS)
-def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
+def test_the_distribution_of_densities(pair: str, n_draft_tokens: int) -> None:
     """Kolmogorov-Smirnov of y; the share accepted is the integral of min(p, q) (Theorem 3.5)."""
     p, q = CONTINUOUS[pair]()
     rng = np.random.default_rng(5)
@@ -146,14 +146,14 @@ def test_law_of_densities(pair: str, n_draft_tokens: int) -> None:
     grid = np.linspace(-12, 20, 400_001)
     beta = np.minimum(p.pdf(grid), q.pdf(grid)).sum() * (grid[1] - grid[0])
     n_accepted = sum(out.accepted is not None for out in runs)
-    alternative = "two-sided" if n_draft_tokens == 1 else "less"  # more guesses: at least as often
+    alternative = "two-sided" if n_draft_tokens == 1 else "less"  # more drafts: at least as often
     assert scipy.stats.binomtest(n_accepted, len(runs), min(beta, 1.0), alternative).pvalue > P_VALUE
     for out in runs:
-        assert out.accepted is None or out.y == out.guesses[out.accepted]
+        assert out.accepted is None or out.y == out.drafts[out.accepted]
 
 
 @pytest.mark.statistical
-def test_law_of_counts_and_vectors() -> None:
+def test_the_distribution_of_counts_and_vectors() -> None:
     """Distributions on the integers have pmf: a chi-square test. Vectors are tested along directions."""
     p, q = scipy.stats.poisson(3.0), scipy.stats.poisson(2.0)
     rng = np.random.default_rng(6)
@@ -184,7 +184,7 @@ def test_same_seed_same_result_whatever_runs_first(pair: Callable[[], tuple[Any,
 # ------------------------------------------------------------------------------- what runs, and when
 
 
-def test_f_and_all_guesses_run_together() -> None:
+def test_f_and_all_drafts_run_together() -> None:
     """Each waits for the others to have begun: one after another they would never end."""
     barrier = threading.Barrier(4)
 
@@ -199,28 +199,28 @@ def test_f_and_all_guesses_run_together() -> None:
     assert (out.n_g_calls, out.accepted, out.value) == (3, 0, -out.y)
 
 
-def test_equal_guesses_share_a_call() -> None:
+def test_equal_drafts_share_a_call() -> None:
     calls: list[int] = []
     out = run([0.0, 1.0], [0.0, 1.0], calls.append, n_draft_tokens=4)
     assert calls == [1]
-    assert (out.guesses, out.accepted, out.n_g_calls) == ([1, 1, 1, 1], 0, 1)
+    assert (out.drafts, out.accepted, out.n_g_calls) == ([1, 1, 1, 1], 0, 1)
 
 
 def test_after_a_rejection_g_runs_on_what_was_drawn() -> None:
     calls: list[int] = []
     out = run([0.0, 0.0, 1.0], [0.5, 0.5, 0.0], lambda y: calls.append(y) or 10 * y, n_draft_tokens=1, seed=3)
-    assert calls == [out.guesses[0], 2]
+    assert calls == [out.drafts[0], 2]
     assert (out.y, out.value, out.accepted, out.n_g_calls) == (2, 20, None, 2)
 
 
-def test_guesses_that_have_not_begun_are_cancelled() -> None:
-    """One worker: f, then the first guess; the others need not run once it is accepted."""
+def test_drafts_that_have_not_begun_are_cancelled() -> None:
+    """One worker: f, then the first draft; the others need not run once it is accepted."""
     calls: list[float] = []
     settled = threading.Event()
     p = scipy.stats.uniform(0, 1)
 
     class Waiting(ThreadPoolExecutor):
-        """Lets the first guess end only when the others have been cancelled."""
+        """Lets the first draft end only when the others have been cancelled."""
 
         def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
             future = super().submit(function, *args, **kwargs)
@@ -234,10 +234,10 @@ def test_guesses_that_have_not_begun_are_cancelled() -> None:
 
     with Waiting(1) as pool:
         out = specdec.speculate(lambda x: p, lambda x: p, g, None, n_draft_tokens=3, seed=0, executor=pool)
-    assert (out.accepted, calls, out.n_g_calls) == (0, [out.guesses[0]], 1)
+    assert (out.accepted, calls, out.n_g_calls) == (0, [out.drafts[0]], 1)
 
 
-def test_wrong_guesses_have_ended_when_it_returns() -> None:
+def test_rejected_drafts_have_ended_when_it_returns() -> None:
     running: list[float] = []
     may_end = threading.Event()
 
@@ -251,7 +251,7 @@ def test_wrong_guesses_have_ended_when_it_returns() -> None:
         return y
 
     def f(x: Any) -> list[float]:
-        while not running:  # until the guess has begun
+        while not running:  # until the draft has begun
             pass
         return [0.0, 0.0, 1.0]
 
@@ -260,7 +260,7 @@ def test_wrong_guesses_have_ended_when_it_returns() -> None:
 
 
 def test_times_are_those_of_the_parts() -> None:
-    """Each part takes a time of its own, and g only once f has said that its guess was wrong."""
+    """Each part takes a time of its own, and g only once f has said that its draft was wrong."""
 
     def after(seconds: float, *probs: float) -> Any:
         return lambda x: time.sleep(seconds) or probs
@@ -300,7 +300,7 @@ def crash(argument: Any) -> Any:
 @pytest.mark.parametrize("own_pool", [True, False])
 @pytest.mark.parametrize("failing", ["f", "f_approx"])
 def test_when_a_function_fails_what_runs_is_waited_for(failing: str, own_pool: bool) -> None:
-    """The guess's g where f fails, and f where f_approx does."""
+    """The draft's g where f fails, and f where f_approx does."""
     begun, failed, ended = threading.Event(), threading.Event(), threading.Event()
 
     def fails(x: Any) -> Any:
@@ -331,7 +331,7 @@ def test_an_error_of_g_on_the_token_taken_comes_through() -> None:
         run([0.0, 1.0], [1.0, 0.0], lambda y: crash(y) if y == 1 else y)
 
 
-def test_an_error_of_g_on_a_wrong_guess_is_reported_not_raised() -> None:
+def test_an_error_of_g_on_a_rejected_draft_is_reported_not_raised() -> None:
     """Without speculation that call would never have been."""
     out = run([0.0, 1.0], [1.0, 0.0], lambda y: crash(y) if y == 0 else "fine")
     assert (out.y, out.value, out.n_g_calls) == (1, "fine", 2)
@@ -364,8 +364,8 @@ NORMAL = object()  # in the place of a normal distribution of scipy's
         ([0.5, 0.6], [0.5, 0.5], "f(x) sums to 1.1"), ([0.5, 0.5], [1.5, -0.5], "f_approx(x) has negative"),
         ([0.5, np.nan], [0.5, 0.5], "f(x) has negative or non-finite"),
         ([[1.0]], [1.0], "f(x) has shape (1, 1)"), ([1.0], [], "f_approx(x) has shape (0,)"),
-        ("no", [1.0], "f(x) has dtype"), (DRAWN, DRAWN, "rvs and neither"),
-        (NORMAL, Wrong(0.0), "expected more than its density there, 0"),
+        ("no", [1.0], "f(x) has dtype"), (DRAWN, DRAWN, "rvs but neither"),
+        (NORMAL, Wrong(0.0), "expected a value with density above 0"),
         (NORMAL, Wrong(-1.0), "the density of f_approx(x) at"),
         (Wrong(np.nan), NORMAL, "the density of f(x) at"), (Wrong([1.0, 1.0]), NORMAL, "expected one number"),
     ],
@@ -379,7 +379,7 @@ def test_what_is_no_distribution_is_refused(p: Any, q: Any, message: str) -> Non
 def test_densities_that_are_not_normalized_end_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a density is nowhere above the whole: the residual has no mass."""
     monkeypatch.setattr("specdec.verification.speculative_execution.RESIDUAL_DRAWS", 1000)
-    with pytest.raises(InputError, match="never had a density above"):
+    with pytest.raises(InputError, match="none with a density above"):
         for seed in range(100):
             run(Wrong(0.5), Wrong(1.0), seed=seed)
 

@@ -72,7 +72,7 @@ def test_ljung_box_is_right_of_independent_series_and_finds_dependent_ones() -> 
 @pytest.mark.statistical
 @pytest.mark.parametrize("keep", [0.0, 0.5])
 @pytest.mark.parametrize("n_texts", [1, 5, 40])
-def test_interval_covers_as_often_as_it_says(n_texts: int, keep: float) -> None:
+def test_interval_has_its_stated_coverage(n_texts: int, keep: float) -> None:
     """Also where neighbors are alike, which makes Wilson's own interval cover in 75 % of cases.
 
     Each case would raise a false alarm with probability below 1 in 1000 at a coverage of 95 %; blocks of a

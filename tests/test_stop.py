@@ -189,7 +189,7 @@ def with_tokenizer(model: specdec.Model, tokenizer: ToyTokenizer) -> specdec.Mod
     return specdec.Model(model.core, model.config, tokenizer, model.path, model.architecture)
 
 
-def test_every_way_of_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_all_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
     """A token that the text has in the middle of a block is made a special one; its name ends the text.
 
     So does the token itself where the tokenizer says that it ends texts.
@@ -198,25 +198,25 @@ def test_every_way_of_decoding_stops_at_special_tokens(pair: tuple[specdec.Model
     free = specdec.generate(*pair, prompt, gamma=4, **options)  # type: ignore[call-overload]
     at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
     tokenizer = NamedTokenizer({free.tokens[at]: b"<|im_end|>"})
-    named, guessing = (with_tokenizer(model, tokenizer) for model in pair)
+    named, drafting = (with_tokenizer(model, tokenizer) for model in pair)
     before = tokenizer.decode(free.tokens[:at])
     for string, text in (("<|im_end|>", before), (before[-1:] + "<|im_end|>", before[:-1])):
         wanted = (free.tokens[: at + 1], text, "stop", string)
-        for drafter in (guessing, None):
+        for drafter in (drafting, None):
             out: Any = specdec.generate(named, drafter, prompt, stop=[string], **options)  # type: ignore[call-overload]
             assert (out.tokens, out.text, out.finish_reason, out.stop) == wanted
             stream = specdec.stream(named, drafter, prompt, stop=[string], **options)  # type: ignore[arg-type]
             assert ("".join(stream), stream.result.stop) == (text, string)
-        with specdec.Engine(named, guessing, n_threads=1) as engine:
+        with specdec.Engine(named, drafting, n_threads=1) as engine:
             generation = engine.submit(prompt, stop=[string], **options)  # type: ignore[arg-type]
             assert "".join(piece.text for piece in generation) == text
             assert generation.result().stop == string
-    found = specdec.beam_search(named, guessing, prompt, width=1, stop="<|im_end|>", **options).best  # type: ignore[arg-type]
+    found = specdec.beam_search(named, drafting, prompt, width=1, stop="<|im_end|>", **options).best  # type: ignore[arg-type]
     assert (found.tokens, found.text, found.finish_reason) == (free.tokens[: at + 1], before, "stop")
-    with pytest.raises(InputError, match="no special token"):
-        specdec.beam_search(named, guessing, prompt, stop=["b"])
+    with pytest.raises(InputError, match="not a special token"):
+        specdec.beam_search(named, drafting, prompt, stop=["b"])
     tokenizer.eos_ids = (free.tokens[at],)
-    for drafter in (guessing, None):
+    for drafter in (drafting, None):
         out = specdec.generate(named, drafter, prompt, max_new_tokens=60, gamma=4)
         assert (out.tokens, out.text, out.stop) == (free.tokens[: at + 1], before, free.tokens[at])
 

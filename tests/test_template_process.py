@@ -1,4 +1,4 @@
-"""Chat templates run in a process with limits: what they compute ends, and the program goes on."""
+"""Chat templates run in a process with limits: they end, and the program continues."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDLESS = (
 
 @contextmanager
 def short_limit() -> Iterator[None]:
-    """A time limit that tests can wait for."""
+    """Set a time limit that tests can wait for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(template_process, "TIME_LIMIT_S", 0.4)
         yield
@@ -40,7 +40,7 @@ def short_limit() -> Iterator[None]:
 
 @pytest.fixture
 def fresh_helpers() -> Iterator[None]:
-    """Helpers that start during the test, and end with it."""
+    """Start helpers during the test, and end them after it."""
     template_process.close_helpers()
     yield
     template_process.close_helpers()
@@ -59,7 +59,7 @@ def fresh_helpers() -> Iterator[None]:
     ids=range(6),
 )
 def test_a_template_that_computes_for_too_long_ends(text: str) -> None:
-    """Also where it is only checked."""
+    """Also when it is only checked."""
     template = ChatTemplate(text, source="here")
     is_long = len(text) > 1000
     for call in (
@@ -89,8 +89,8 @@ def test_a_template_that_takes_too_much_memory_ends(text: str) -> None:
 
 
 def test_texts_and_reasons_of_a_template_are_bounded() -> None:
-    """So that they do not fill the memory of this process instead."""
-    with pytest.raises(InputError, match="makes a text of 70000000 bytes; expected at most 67108864"):
+    """They cannot fill this process's memory instead."""
+    with pytest.raises(InputError, match="renders 70000000 bytes; expected at most 67108864"):
         ChatTemplate("{{ 'a' * 70000000 }}").render(said("x"))
     assert len(ChatTemplate("{{ 'a' * 9000000 }}").render(said("x"))) == 9_000_000
     with pytest.raises(InputError, match="refuses these messages: aaa") as caught:
@@ -113,7 +113,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_values_and_texts_pass_unchanged(value: Any) -> None:
-    """As if Jinja were called here: keys that are no texts, lone surrogates, large numbers among them."""
+    """As if Jinja ran here: non-string keys, lone surrogates, large numbers included."""
     import jinja2
 
     text = "{{ value }} {{ value is mapping }} {{ value is string }}"
@@ -127,7 +127,7 @@ def test_templates_and_variables_of_one_rendering_are_unknown_to_the_next() -> N
 
 @pytest.mark.usefixtures("fresh_helpers")
 def test_one_process_renders_all_that_comes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one that has died while idle is replaced."""
+    """A helper that died while idle is replaced."""
     started: list[Any] = []
     start = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **kw: started.append(1) or start(*args, **kw))
@@ -176,12 +176,14 @@ def test_jinja_is_needed_for_chats_alone(monkeypatch: pytest.MonkeyPatch, tmp_pa
         (tmp_path / "jinja2" / f"{module}.py").touch()
     (tmp_path / "jinja2" / "__init__.py").write_text("__version__ = '3.1.5'")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(MissingPackageError, match=r"3\.1\.6 or newer, whose sandbox holds; found 3\.1\.5"):
+    with pytest.raises(
+        MissingPackageError, match=r"3\.1\.6 or newer, which fixes its sandbox; found 3\.1\.5"
+    ):
         PLAIN.render(said("a"))
 
 
 def test_the_exception_of_a_signal_handler_passes_through() -> None:
-    """As any exception that is not the template's; the time limit is 10 s."""
+    """Like any exception that does not come from the template; the time limit is 10 s."""
 
     def handler(*_: Any) -> None:
         raise ZeroDivisionError
@@ -201,7 +203,7 @@ def test_the_exception_of_a_signal_handler_passes_through() -> None:
 
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """A program of its own, which has no guard for its main module and shows every warning."""
+    """Start a program without main guard that shows every warning."""
     head = """
         import os, signal, sys
         from specdec import ChatTemplate
@@ -217,7 +219,7 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def has_ended(pid: int, seconds: float = 5.0) -> bool:
-    """Whether a process ends within some seconds."""
+    """Return whether a process ends within some seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
@@ -228,7 +230,7 @@ def has_ended(pid: int, seconds: float = 5.0) -> bool:
 
 
 @pytest.mark.slow
-def test_forks_have_helpers_of_their_own_and_leave_none_behind() -> None:
+def test_forks_have_helpers_of_their_own_and_leave_none_running() -> None:
     program = start(
         """
         print(render("{{ messages[0].content }}", "one"), *helpers(), flush=True)
@@ -251,7 +253,7 @@ def test_forks_have_helpers_of_their_own_and_leave_none_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_ended_leaves_no_helper(number: signal.Signals) -> None:
-    """Also one that renders: Ctrl-C ends the helper too; where the program cannot, the time limit does."""
+    """Also while rendering: Ctrl-C ends the helper too; otherwise the time limit does."""
     program = start(
         """
         template_process.TIME_LIMIT_S = float(sys.argv[2])
@@ -273,7 +275,7 @@ def test_a_program_that_is_ended_leaves_no_helper(number: signal.Signals) -> Non
 
 @pytest.mark.slow
 def test_modules_in_the_current_folder_are_not_imported(tmp_path: Path) -> None:
-    """Not even where the program's own search path begins with it, as in an interactive session."""
+    """Even if the program's search path starts with it, as in an interactive session."""
     for name in ("jinja2", "markupsafe", "json", "pickle"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w')")
     program = start(

@@ -159,7 +159,7 @@ def test_optimal_gamma_at_the_edges() -> None:
     assert theory.expected_operations(1.0, 5) == 1.0  # all accepted: nothing is wasted
 
 
-def test_optimal_gamma_under_a_measured_law() -> None:
+def test_optimal_gamma_with_measured_times() -> None:
     """t(M) that stays at t(1) up to 4 positions and then rises steeply, as where arithmetic becomes dear."""
     ratios = [1.0, 1.02, 1.05, 1.1, 2.0, 2.5, 3.0]
     found = [theory.expected_tokens(0.8, g) / (g * 0.05 + ratios[g]) for g in range(1, 7)]
@@ -257,7 +257,7 @@ def test_greedy_lenience_by_hand() -> None:
     assert theory.greedy_acceptance_rate([0.4, 0.4, 0.2], [0.0, 1.0, 0.0], lenience=0.99) == 1.0
 
 
-def test_divergence_has_both_forms_of_lemma_3_3_and_the_ends_of_corollary_3_4() -> None:
+def test_divergence_matches_lemma_3_3_and_corollary_3_4() -> None:
     found = theory.divergence(TARGET, DRAFT)
     assert found == pytest.approx(np.abs(TARGET - (TARGET + DRAFT) / 2).sum(-1))
     assert found == pytest.approx(1.0 - theory.acceptance_rate(TARGET, DRAFT))

@@ -77,7 +77,7 @@ def test_a_session_is_made_while_another_thread_computes(delay):
 
 @needs_hooks
 @pytest.mark.parametrize(("late", "holding"), [([1], False), ([2, 3, 4, 5], True)])
-def test_who_holds_no_piece_is_not_waited_for(delay, late, holding):
+def test_callers_wait_only_for_threads_that_hold_a_piece(delay, late, holding):
     """A worker of the team that has no piece, and workers beyond the team."""
     x, weights = random_product()
     alone = _core.product(x, weights, "f32", n_threads=1 + max(late) if holding else 1)
@@ -110,7 +110,7 @@ def test_late_threads_change_no_bit(delay, holding):
 
 @needs_hooks
 @pytest.mark.parametrize("n_granted", [0, 1])
-def test_threads_that_the_system_refuses_are_done_without(n_granted):
+def test_fewer_threads_work_if_the_system_refuses_some(n_granted):
     out = printed(f"""
 import os
 import numpy as np

@@ -164,7 +164,7 @@ def test_wrong_panels_are_refused(change, message) -> None:
         _core.panel_seconds(given.pop("panels"), **given)
 
 
-# ------------------------------------------------------------------------------------- choices
+# --------------------------------------------------------------------------------------------- choices
 
 
 OWN = {
@@ -204,14 +204,14 @@ def test_the_best_thresholds_are_found() -> None:
 
 
 @pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.06, 0.0)])
-def test_what_makes_no_difference_stays(saved, noise) -> None:
+def test_thresholds_without_effect_stay(saved, noise) -> None:
     """Neither noise nor a gain within noise decides anything."""
     of_all = {"fetch_from": 1, "fetch_from_near": NEVER, "block_rows": 6, "tiles_from": 5, "floats_from": 1}
     best = {name: [value] * len(FORMATS) for name, value in of_all.items()}
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 
 
-def test_what_is_measured_here_can_be_used(monkeypatch) -> None:
+def test_measured_thresholds_can_be_used(monkeypatch) -> None:
     """A measurement leaves the thresholds unchanged, even if it is interrupted."""
     before = forced(2)
     _core.set_thresholds(before)
@@ -292,7 +292,7 @@ def test_a_damaged_file_is_measured_again(process, tmp_path, damage) -> None:
     assert _core.thresholds() == forced(8)
 
 
-def test_a_pipe_in_place_of_the_file_is_not_waited_for(process, tmp_path) -> None:
+def test_a_pipe_in_place_of_the_file_does_not_block(process, tmp_path) -> None:
     process(7)
     path = the_file(tmp_path)
     path.unlink()
@@ -314,7 +314,7 @@ def test_a_file_belongs_to_its_kernels(process, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("reason", ["a file in place of the folder", "no home"])
-def test_nowhere_to_keep_the_file_is_no_error(process, monkeypatch, tmp_path, reason) -> None:
+def test_an_unwritable_folder_is_not_an_error(process, monkeypatch, tmp_path, reason) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -328,7 +328,7 @@ def test_nowhere_to_keep_the_file_is_no_error(process, monkeypatch, tmp_path, re
     assert _core.thresholds() == forced(8)
 
 
-def test_nothing_is_measured_where_that_is_off_or_speed_is_no_matter(process, monkeypatch, tmp_path) -> None:
+def test_nothing_is_measured_if_disabled_or_with_ref(process, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECDEC_THRESHOLDS", "off")
     assert process(7) == 0
     monkeypatch.setenv("SPECDEC_THRESHOLDS", str(tmp_path))
@@ -338,7 +338,7 @@ def test_nothing_is_measured_where_that_is_off_or_speed_is_no_matter(process, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_files_lie_in_the_users_cache(process, monkeypatch, tmp_path) -> None:
+def test_files_are_in_the_users_cache(process, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECDEC_THRESHOLDS", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")

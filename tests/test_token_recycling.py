@@ -32,7 +32,7 @@ class Plain:
         self.rows, self.parents = rows.copy(), parents
 
     def propose(self, root: int, budget: int, depth: int) -> tuple[list[int], list[int]]:
-        """Breadth first: child r of a node is what has rank r behind its token."""
+        """Breadth first: child r of a node is the token of rank r after its token."""
         nodes, tokens, found, depths = {0: 0}, [root], [], [0]
         for i, parent in enumerate(self.parents, 1):
             rank = self.parents[: i - 1].count(parent)
@@ -46,7 +46,7 @@ class Plain:
         return tokens[1:], found
 
     def observe(self, tokens: list[int], logits: np.ndarray) -> None:
-        """The largest logits behind each token, of equal ones the lower id first; the last node wins."""
+        """The largest logits after each token, the lower id first on ties; the last node wins."""
         for token, row in zip(tokens, logits, strict=True):
             self.rows[token] = np.argsort(-row, kind="stable")[: self.rows.shape[1]]
 
@@ -95,11 +95,11 @@ def test_matrix_and_trees_are_those_of_the_method_in_plain_python(
     while records := session.round():
         left = {r["sequence"]: n_new + 3 - len(texts[r["sequence"]]) for r in records}
         for record in records:
-            room = left[record["sequence"]]
+            n_free = left[record["sequence"]]
             root = texts[record["sequence"]][-1]
-            budget = gamma if room > 1 else 0
-            assert (record["drafted"], record["parents"]) == plain.propose(root, budget, room - 1)
-        asked = any(room > 1 for room in left.values())
+            budget = gamma if n_free > 1 else 0
+            assert (record["drafted"], record["parents"]) == plain.propose(root, budget, n_free - 1)
+        asked = any(n_free > 1 for n_free in left.values())
         for record in records:
             text = texts[record["sequence"]]
             if asked:
@@ -120,7 +120,7 @@ def test_equal_logits_come_in_the_order_of_their_tokens() -> None:
 
 
 def test_calls_learn_from_one_another() -> None:
-    """The first round of a new draft guesses nothing, and the text leaves the matrix to the next call."""
+    """The first round of a new draft drafts nothing, and the text leaves the matrix to the next call."""
     draft = TokenRecycling()
     runs = [specdec.generate(small_pair()[0], draft, "Once upon a time", max_new_tokens=60) for _ in range(2)]
     assert runs[0].trace.rounds[0].drafted == () and (draft.rows() >= 0).any()
@@ -177,7 +177,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         ({}, {"rows": rows[:0]}, "'rows' has 0 entries"),
         ({}, {"rows": rows.astype(np.int64)}, "expected one dimension and int32"),
         ({}, {"rows": rows.reshape(3, 2)}, "expected one dimension and int32"),
-        ({}, {"rows": rows, "more": rows}, "'more' is none of a matrix"),
+        ({}, {"rows": rows, "more": rows}, "'more' is not part of a matrix"),
     ]:
         with pytest.raises(CheckpointError, match=rf"matrix\.safetensors.*{message}"):
             TokenRecycling.load(written(path, arrays, **{"k": "2"} | metadata))

@@ -1,4 +1,4 @@
-"""Tokenizers against published ids, against the libraries they come from, and against each other."""
+"""Tokenizers against published ids, against their libraries, and against each other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS = [
 
 
 def published_cases(shared: Path, name: str) -> list[tuple[str, list[int]]]:
-    """(text, ids) of llama.cpp's vocabulary tests."""
+    """Return (text, ids) of llama.cpp's vocabulary tests."""
     folder = shared / "data" / "tokenizers"
     texts = (folder / f"{name}.inp").read_bytes().decode("utf-8").split("\n__ggml_vocab_test__\n")
     lines = (folder / f"{name}.out").read_text().split("\n")
@@ -80,7 +80,7 @@ def test_bos(shared):
 
 
 def test_formats_of_one_vocabulary_agree(shared):
-    """SentencePiece's own encoder and llama2.c's, on stories, and token by token."""
+    """SentencePiece's encoder and llama2.c's, on stories and token by token."""
     tokenizers, models = shared / "data" / "tokenizers", shared / "models"
     text = (shared / "data" / "tinystories" / "tiny.txt").read_text()[:60_000]
     one, two = (load_tokenizer(tokenizers / file) for file in LLAMA_FILES)
@@ -95,14 +95,14 @@ def test_formats_of_one_vocabulary_agree(shared):
 
 
 def random_ids(tokenizer: Tokenizer, rng: random.Random) -> list[int]:
-    """Ids with many single bytes among them, so that characters come in pieces and broken."""
+    """Return ids with many single bytes, so that characters are split and broken."""
     byte_ids = [i for i, token in enumerate(tokenizer.vocabulary()) if token is not None and len(token) == 1]
-    kinds = byte_ids, range(tokenizer.n_vocab)
-    return [rng.choice(kinds[rng.random() < 0.5]) for _ in range(rng.randrange(0, 14))]
+    pools = byte_ids, range(tokenizer.n_vocab)
+    return [rng.choice(pools[rng.random() < 0.5]) for _ in range(rng.randrange(0, 14))]
 
 
 def streamed(stream: StreamDecoder, ids: list[int], steps: Iterator[int]) -> list[str]:
-    """The pieces of a text whose ids come in steps, and what is left at its end."""
+    """Return the pieces of a text whose ids arrive in steps, and the rest."""
     pieces, at = [], 0
     while at < len(ids):
         n = next(steps)
@@ -112,14 +112,14 @@ def streamed(stream: StreamDecoder, ids: list[int], steps: Iterator[int]) -> lis
 
 
 def check_streaming(tokenizer: Tokenizer, ids: list[int], rng: random.Random, **options: bool) -> str:
-    """The text of ids that come in steps is that of all; it is returned."""
+    """Check that streamed pieces add up to the whole text, and return it."""
     pieces = streamed(StreamDecoder(tokenizer, **options), ids, iter(lambda: rng.randrange(1, 4), 0))
     assert "".join(pieces) == tokenizer.decode(ids, **options), ids
     return "".join(pieces)
 
 
 def check_decoding(tokenizer: Tokenizer, n: int, less: range = range(0)) -> None:
-    """Texts of random ids, those of `less` left out, are the library's but for its own count of U+FFFD."""
+    """Compare texts of random ids, except `less`, with the library's, ignoring its number of U+FFFD."""
     rng, n_compared = random.Random(2), 0
     for _ in range(n):
         check_streaming(tokenizer, random_ids(tokenizer, rng), rng, continuing=rng.random() < 0.5)
@@ -150,7 +150,7 @@ def test_streaming_adds_up_to_decode(shared, file):
 
 
 def mixed_texts(shared: Path) -> list[str]:
-    """Prose, drama, code, mathematics in JSON and Japanese: a megabyte, with odd characters at its end."""
+    """Return prose, drama, code, JSON mathematics and Japanese: a megabyte ending in odd characters."""
     data = shared / "data"
     with gzip.open(data / "humaneval" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
         tasks = [json.loads(line) for line in file]
@@ -202,7 +202,7 @@ def families(shared, tmp_path_factory):
 
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_others_run_while_a_long_text_is_encoded(families, family):
-    """No thread has to give up the GIL here, so that another one runs only if the library releases it."""
+    """Another thread runs only if the library releases the GIL."""
     text, n, done = "Once upon a time, naïve 🙂 " * 4000, 0, threading.Event()
 
     def count():
@@ -228,7 +228,7 @@ def test_others_run_while_a_long_text_is_encoded(families, family):
 @settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=8))
 def test_streaming_never_splits_a_character(families, text, cuts):
-    """Of texts of any characters: no piece ends within one, and the pieces add up, however they are cut."""
+    """For any text and any split of its ids, pieces add up and end between characters."""
     for tokenizer in families.values():
         ids = tokenizer.encode(text, add_bos=False)
         pieces = streamed(StreamDecoder(tokenizer), ids, itertools.cycle(cuts))
@@ -236,11 +236,11 @@ def test_streaming_never_splits_a_character(families, text, cuts):
         assert sum(piece.count("\ufffd") for piece in pieces) <= text.count("\ufffd")
 
 
-@pytest.mark.parametrize(("name", "place"), [(3, "tokenizer_config.json"), ("CamembertTokenizer", ".")])
-def test_bad_classes_of_bpe_files(tmp_path, name, place):
+@pytest.mark.parametrize(("name", "file"), [(3, "tokenizer_config.json"), ("CamembertTokenizer", ".")])
+def test_bad_classes_of_bpe_files(tmp_path, name, file):
     write_json(tmp_path, vocab={"a": 0}, tokenizer_config={"tokenizer_class": name})
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with refuses_field(tmp_path / place, "tokenizer_class", TokenizerError):
+    with refuses_field(tmp_path / file, "tokenizer_class", TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -248,7 +248,7 @@ def test_bad_classes_of_bpe_files(tmp_path, name, place):
 
 
 def llama_json(*, decoder: str = "sequence") -> str:
-    """A Llama-like tokenizer.json: BPE with byte fallback, "▁" for spaces, BOS by template."""
+    """Return a Llama-like tokenizer.json: BPE with byte fallback, "▁" for spaces, BOS by template."""
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, processors
     from tokenizers import Tokenizer as Library
 
@@ -294,7 +294,7 @@ def test_llama_json(tmp_path, decoder, strip):
 
 
 def test_json_without_decoder(tmp_path):
-    """The library puts spaces between words; of two with one id it decodes one: which, is its choice."""
+    """The library joins words by spaces, and decodes an arbitrary one of two tokens with one id."""
     vocab = {"the": 0, "sat": 2, **{f"cat{i}": 1 for i in range(20)}}
     model = {"type": "WordLevel", "vocab": vocab, "unk_token": "the"}
     write_json(tmp_path, tokenizer=word_level(model=model, pre_tokenizer={"type": "Whitespace"}))
@@ -337,7 +337,7 @@ def test_settings_and_template_decide_about_bos(tmp_path):
 
 
 def plain_llama2c_encode(tokens: list[tuple[bytes, float]], text: str) -> list[int]:
-    """llama2.c's encoder as it is written there: scan all pairs, merge the best, again."""
+    """Encode as llama2.c is written: scan all pairs, merge the best, repeat."""
     names = [token for token, _ in tokens]
     ids = []
     for char in " " + text if text else "":
@@ -386,7 +386,7 @@ def test_bad_llama2c_files(tmp_path):
     assert load_tokenizer(path).n_vocab == 4
     cases = [
         (b"", "has 0 bytes"),
-        (content[:7], "ends within token 0"),
+        (content[:7], "ends inside token 0"),
         (content[:-1], "token 3 has length 1; expected 0 to 6.* and at most the 0 bytes"),
         (content[:4], "has 0 tokens; expected at least <unk>"),
         (content[:8] + struct.pack("<i", -5) + content[12:], "token 0 has length -5"),
@@ -404,7 +404,7 @@ def test_bad_llama2c_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "place", "message"),
+    ("files", "file", "message"),
     [
         ({"tokenizer.json": "{"}, "tokenizer.json", "not valid JSON"),
         ({"tokenizer.json": '{"model": {}}'}, "tokenizer.json", "that `tokenizers` can read"),
@@ -414,22 +414,22 @@ def test_bad_llama2c_files(tmp_path):
         ({"vocab.json": '{"a": 0}'}, "vocab.json", "expected a tokenizer.json"),
         ({"vocab.json": '{"a": 0}', "merges.txt": "x y\n"}, "", "vocab.json and merges.txt: not a BPE"),
         ({"words.txt": "a b c"}, "words.txt", "expected a folder, or a .json, .model or .bin"),
-        ({}, "", "holds no tokenizer; expected tokenizer.json"),
+        ({}, "", "has no tokenizer; expected tokenizer.json"),
         ({}, "tok.model", "tok.model: no such file"),
     ],
     ids=range(10),
 )
-def test_bad_files(tmp_path, files, place, message):
+def test_bad_files(tmp_path, files, file, message):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(tmp_path / place)
-    assert str(tmp_path / place) in str(caught.value) and message in str(caught.value)
+        load_tokenizer(tmp_path / file)
+    assert str(tmp_path / file) in str(caught.value) and message in str(caught.value)
     assert resolve_tokenizer(False, tmp_path) is None
 
 
 def test_ids_far_beyond_the_number_of_tokens(tmp_path):
-    """A table of as many entries as the highest id says would cost what the file's few bytes do not."""
+    """A table up to the highest id would cost far more than the file's few bytes."""
     file = tmp_path / "tokenizer.json"
     for last, fits in ((10**6, True), (2 * 10**6, False), (2**32 - 1, False)):
         model = {"type": "WordLevel", "vocab": {"a": 0, "b": last}, "unk_token": "a"}
@@ -489,7 +489,7 @@ def test_steps_that_do_not(tmp_path):
     ids=range(5),
 )
 def test_merges_that_would_cut_a_character(tmp_path, prefix, merges, field):
-    """In a process of its own the library's answer would be to abort it."""
+    """The library would abort the process."""
     vocab = {token: i for i, token in enumerate(["a", "▁", "x▁", "x▁▁", "▁a"])}
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "continuing_subword_prefix": prefix}
     write_json(tmp_path, tokenizer=word_level(model=model))
@@ -506,7 +506,7 @@ def test_continuing_pieces(tmp_path):
 
 
 class PanicException(BaseException):
-    """As `tokenizers` raises when its Rust code stops itself."""
+    """The exception of `tokenizers` when its Rust code panics."""
 
 
 @pytest.mark.parametrize(
@@ -538,7 +538,7 @@ def raising(error):
 
 
 def test_a_panic_of_the_library_is_a_tokenizer_error(tmp_path, capfd):
-    """Its regular expressions stop a search that goes on for too long, by a panic, which is no Exception."""
+    """Its regex engine panics on long searches, which is not an Exception."""
     step = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
     write_json(tmp_path, tokenizer=word_level(normalizer=step))
     tokenizer = load_tokenizer(tmp_path)
@@ -560,10 +560,10 @@ def test_missing_libraries(tmp_path, monkeypatch):
     (tmp_path / "x.model").touch()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    for kind in (TokenizerError, MissingPackageError):
-        with pytest.raises(kind, match="pip install tokenizers"):
+    for error_type in (TokenizerError, MissingPackageError):
+        with pytest.raises(error_type, match="pip install tokenizers"):
             load_tokenizer(tmp_path)
-        with pytest.raises(kind, match="pip install sentencepiece"):
+        with pytest.raises(error_type, match="pip install sentencepiece"):
             load_tokenizer(tmp_path / "x.model")
 
 
@@ -607,7 +607,7 @@ def test_tokenizer_objects(tmp_path):
 
     stream = StreamDecoder(Rewriting())
     assert stream.feed([0, 1]) == "ab"
-    with pytest.raises(TokenizerError, match="changed the beginning"):
+    with pytest.raises(TokenizerError, match="changed earlier text"):
         stream.feed([2])
 
 
@@ -633,7 +633,7 @@ def test_same_vocabulary(tmp_path):
     for target, draft, message in (
         (model(4, one, "T"), model(4, other, "D"), "but id 3 is 'a' in the target and 'b' in the draft"),
         (model(4, one, "T"), model(4, other, "T"), "both of T, have tokenizers of different vocabularies"),
-        (model(4, one, "T"), model(5, longer, "D"), "the first 4 agree, id 4 is 'z' in the draft alone"),
+        (model(4, one, "T"), model(5, longer, "D"), "the first 4 agree, id 4 is 'z' in the draft only"),
         (model(5, longer, "T"), model(5, one, "D"), "has 5 tokens, the draft's 4; the first 4 agree"),
         (model(3, one, "T"), model(8, same, "D"), "to 3 ids, draft D to 8; expected both to have the 4 ids"),
         (model(4, None, "T"), model(8, one, "D"), "target T gives probabilities to 4 ids, draft D to 8"),
@@ -643,7 +643,7 @@ def test_same_vocabulary(tmp_path):
 
 
 def test_bytes_of_byte_level_tokens(tmp_path):
-    """GPT-2's own function makes the alphabet; a token with any other character is UTF-8 as it stands."""
+    """GPT-2's own function makes the alphabet; tokens with other characters are UTF-8."""
     from tokenizers import Tokenizer as Library
     from tokenizers import decoders, models
 

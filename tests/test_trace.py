@@ -46,8 +46,8 @@ def test_nodes_with_the_same_tokens_from_the_root_are_one_row() -> None:
     only = tree((5, 5, 7), (0, 0, 2), (1,), 9, (1.0, 0.5))
     assert only.rows == (0, 1, 1, 3)
     assert only.origin == ("draft", "correction"), "7 is a child of the duplicate of the accepted node"
-    kinds = re.findall(r'class="specdec-(\w+)" title', result_of([only])._repr_html_())
-    assert kinds == ["accepted", "rejected", "rejected", "target"], "and so 7 was judged too"
+    statuses = re.findall(r'class="specdec-(\w+)" title', result_of([only])._repr_html_())
+    assert statuses == ["accepted", "rejected", "rejected", "target"], "and so 7 was judged too"
 
 
 # ---------------------------------------------------------------------------------------- figures
@@ -110,7 +110,7 @@ def test_speed_against_a_plain_run() -> None:
     assert trace.predicted_speedup < 0.7 * trace.ideal_speedup
     assert f"{trace.predicted_speedup:.2f}" in trace.summary()
     assert "not known" not in trace.summary()
-    assert "not known without t(1)" in TRACE.summary()
+    assert "unknown without t(1)" in TRACE.summary()
     for trace, plain in ((PLAIN, TRACE), (TRACE, Trace([])), (TRACE, Trace(PLAIN.rounds, n_sequences=2))):
         with refuses("plain"):
             trace.against(plain)
@@ -120,8 +120,8 @@ def test_a_prediction_above_the_expected_tokens_is_invalid() -> None:
     """A round takes at least as long as a run that computes one row."""
     trace = Trace([NONE], target_s=0.3)  # its round takes 0.12 s
     assert trace.predicted_speedup == pytest.approx(trace.expected_tokens_per_call * 2.5)
-    two = f"{trace.predicted_speedup:.2f} is above {trace.expected_tokens_per_call:.2f}"
-    said = f"invalid: {two} tokens per run"
+    said = f"invalid: {trace.predicted_speedup:.2f} is above the mean accepted length, "
+    said += f"{trace.expected_tokens_per_call:.2f}"
     assert trace.invalid_prediction == trace.to_dict()["invalid_prediction"] == said
     assert re.search(f"^predicted speed-up +{trace.predicted_speedup:.2f} ! ", trace.summary(), re.MULTILINE)
     for valid in (Trace([NONE], target_s=0.11), TRACE, PLAIN, Trace([])):
@@ -147,8 +147,8 @@ def test_nothing_is_predicted_of_trees() -> None:
     for name in ("expected_tokens_per_call", "ideal_speedup", "predicted_speedup"):
         assert math.isnan(getattr(trace, name)), name
     for said in (trace.summary(), Trace([CORRECTED, round_]).summary()):
-        assert "tokens per run          3.00 (expected: not defined for trees)" in said
-        assert re.search("predicted (speed-up) +(not defined for trees)\nideal \\1 +\\2\n", said)
+        assert "tokens per pass         3.00 (expected: undefined for trees)" in said
+        assert re.search("predicted (speed-up) +(undefined for trees)\nideal \\1 +\\2\n", said)
         assert "nan" not in said and "against`" not in said and "Trace.against" not in said
     assert trace.acceptance_rate == pytest.approx((1.0 + 0.9 + 0.2 + 2.0) / 5)
 
@@ -172,7 +172,7 @@ def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
     assert cut.tokens_per_call == cut.mean_acceptance_length == 2.0
     assert cut.n_accepted == 2, "what stands in the text"
     assert cut.draft_acceptance_rate == 2 / 4
-    assert re.search(r"^drafts accepted +2 of 4 \(0\.500\) accepted/drafted", cut.summary(), re.MULTILINE)
+    assert re.search(r"^draft tokens accepted +2 of 4 \(0\.500\) of the draft", cut.summary(), re.MULTILINE)
     assert (cut.n_verified, cut.acceptance_histogram) == (4, [0, 0, 0, 0, 1]), "what was judged"
     assert cut.acceptance_by_position == [1.0] * 4
 
@@ -189,7 +189,7 @@ def test_plain_decoding() -> None:
     trace = Trace([chain(i, (), 0, (), times=(0.0, 0.1, 0.001)) for i in range(5)])
     assert trace.tokens_per_call == trace.expected_tokens_per_call == 1.0
     assert math.isnan(trace.mean_acceptance_length), "no run verified a draft"
-    assert re.search("^mean acceptance length +none, nothing was drafted$", trace.summary(), re.MULTILINE)
+    assert re.search("^mean accepted length +none .nothing was drafted.$", trace.summary(), re.MULTILINE)
     assert trace.predicted_speedup == trace.ideal_speedup == 1.0
     assert trace.target_s == pytest.approx(0.1)
     assert trace.acceptance_histogram == [5]
@@ -253,12 +253,12 @@ def test_summary_and_repr_show_the_figures() -> None:
     summary = TRACE.summary()
     assert "7 of 13 (0.538)" in summary
     assert "batch" not in summary and "nan" not in PLAIN.summary() + repr(PLAIN)
-    assert "acceptance rate         none, nothing was drafted" in PLAIN.summary()
+    assert "acceptance rate         none (nothing was drafted)" in PLAIN.summary()
     assert "n_drafted=0, tokens_per_call=1.00" in repr(PLAIN)
     result = result_of(PLAIN.rounds)
     assert repr(result) == "Result(text=None, n_tokens=4, finish_reason='length', n_calls=4)"
     assert repr(dataclasses.replace(result, trace=TRACE)).endswith("n_calls=4, acceptance_rate=0.689)")
-    assert "batch of  3 sequences" in Trace(TRACE.rounds, n_sequences=3).summary()
+    assert "batch of     3 sequences" in Trace(TRACE.rounds, n_sequences=3).summary()
     shown = "Trace(n_tokens=11, n_calls=4, n_accepted=7, n_drafted=13, acceptance_rate=0.689"
     assert repr(TRACE).startswith(shown)
 

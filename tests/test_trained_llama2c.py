@@ -1,4 +1,4 @@
-"""Trained weights in llama2.c's format: known text and cross-entropy, and the small draft so written."""
+"""Trained weights in llama2.c's format: known text and cross-entropy, and the small draft written so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    """The llama2.c file, without a tokenizer, and the Hugging Face folder that its weights come from."""
+    """Write the llama2.c file, without tokenizer, and the Hugging Face folder of its weights."""
     file: Path = small_llama2c(tmp_path_factory.mktemp("models"))
     return specdec.load(file, "f32", tokenizer=False), specdec.load(DRAFT, "f32")
 
@@ -39,7 +39,7 @@ def stories260k(shared: Path) -> specdec.Model:
 
 
 def stories(shared: Path) -> list[str]:
-    """Stories 20 to 59 of those longer than 100 characters."""
+    """Return stories 20 to 59 of those longer than 100 characters."""
     text = (shared / "data" / "tinystories" / "tiny.txt").read_text(encoding="utf-8")
     stripped = [story.strip() for story in text.split("<|endoftext|>")]
     return [story for story in stripped if len(story) > 100][20:60]
@@ -60,7 +60,7 @@ def test_greedy_continuation(stories260k, shared):
 
 
 def test_chars105(shared):
-    """A character model: its text is English words, and stories are far likelier than their reverse."""
+    """A character model generates English words, and prefers stories to their reverse."""
     model = specdec.load(shared / "models" / "chars105" / "model5000.bin")
     assert (model.config.n_vocab, model.config.n_ctx) == (105, 256)
     story = stories(shared)[0][:200]

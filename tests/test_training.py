@@ -89,13 +89,15 @@ def test_an_interruption_says_what_is_kept(
         interrupted_at(patch, 18)
         train(target, tmp_path, steps=20, passes=1, say=said.append)
     assert [line.split()[0] for line in said] == [
-        "Making", "Writing", "Writing", "Measuring", "A", "Measuring", "Training:", "Interrupted:",
+        "Building", "Generating", "Generating", "Timing", "A", "Measuring", "Training:", "Interrupted:",
     ]  # fmt: skip
-    assert "held-out" in said[1] and "to train on" in said[2] and "20 steps in about" in said[4]
+    assert "held-out" in said[1] and "training texts" in said[2] and "20 steps in about" in said[4]
     assert f"{tmp_path / 'training'} keeps texts and the checkpoint of step 16 of 20" in said[-1]
     said.clear()
     train(target, tmp_path, steps=20, passes=1, say=said.append)
-    assert said[1] == "Goes on at step 16 of 20." and said[-1].startswith("Measuring the draft after")
+    assert said[1] == "Continuing at step 16 of 20." and said[-1].startswith(
+        "Measuring the draft before and after"
+    )
 
 
 class WorkClock:
@@ -146,7 +148,9 @@ def test_the_minutes_bound_the_whole_training(
     )
     assert settings["length"] == (32 if token_s == 3e-2 else 64)  # the context, or less for 20 steps to fit
     assert 2 <= plan["n_held_out"] <= 16 and 8 <= plan["n_texts"] <= 8 * 16
-    assert said[0].startswith("Measuring how fast") and said[-1].startswith("Measuring the draft after")
+    assert said[0].startswith("Measuring how fast") and said[-1].startswith(
+        "Measuring the draft before and after"
+    )
 
 
 def test_steps_that_become_slower_are_fewer(
@@ -203,7 +207,7 @@ def test_the_command_refuses_by_name(
     command = command_of("small", tmp_path / "out", "--target", str(target.path))
     for written, words, message in (
         ('{"prompt": ""}\n', ["--prompts", str(prompts)], "line 1: is {'prompt': ''}; expected a text"),
-        ("", ["--prompts", str(prompts)], f"prompts {prompts}: has no prompt"),
+        ("", ["--prompts", str(prompts)], f"prompts {prompts}: no prompt found"),
         ("", ["--set", "d_model"], "--set is 'd_model'"),
         ("", ["--loss", "kl"], "loss is 'kl'"),
     ):
@@ -224,7 +228,7 @@ def test_the_command_trains_a_draft_for_the_embedded_target(
     command = command_of("eagle", tmp_path, *sizes, *settings)
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("Loading torch and the trainer of this method;")
+    assert shown.startswith("Loading torch and the trainer;")
     assert "12 steps in about" in shown and "tokens/call" in shown
     gain = re.search(r"after, T = 1 .*\(([+-][0-9.]+) to", shown)
     assert gain is not None and float(gain[1]) > 0
@@ -282,8 +286,8 @@ def test_other_arguments_and_folders_are_refused(target: specdec.Model, work: Pa
     with refuses("loss", "jsd"):
         train(target, work.parent, steps=2, loss="jsd")
     for prompts, message in (
-        ([[3]], "prompts: other prompts than those that the training in"),
-        ([], "prompts: has no prompt"),
+        ([[3]], "prompts differ from the prompts of the training in"),
+        ([], "prompts: no prompt found"),
         ("/no/such/file", "prompts: /no/such/file"),
     ):
         with pytest.raises(InputError, match=message):

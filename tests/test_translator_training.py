@@ -97,7 +97,7 @@ def test_the_split_is_a_function_of_the_pair(training: Any) -> None:
 
 
 def test_what_is_written_of_the_archive(training: Any, work: Path) -> None:
-    """Every pair once, with the spaces of Japanese taken out; both forms of the tokenizer agree."""
+    """Every pair once, with the spaces of Japanese taken out; both tokenizer files agree."""
     import sentencepiece
     from tokenizers import Tokenizer
 
@@ -113,7 +113,7 @@ def test_what_is_written_of_the_archive(training: Any, work: Path) -> None:
 
 
 def test_batches(training: Any) -> None:
-    """Each passage has a pair once at most, beside others of its lengths; a later beginning goes on alike."""
+    """Each epoch has a pair at most once, among similar lengths; a later start yields the same batches."""
     rng = np.random.default_rng(0)
     sides = [[np.zeros(n, np.uint16) for n in rng.integers(1, 40, 1000)] for _ in range(2)]
     whole = list(training.translator.batches(*sides, 30, 7, range(80)))

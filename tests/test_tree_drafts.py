@@ -1,6 +1,6 @@
 """Trees that a model drafts, and drafts of drafts: what is proposed, what it was drawn from, and the output.
 
-Statistical tests fix their seeds; each says how often it fails where nothing is wrong.
+Statistical tests fix their seeds and state their false alarm rate.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_widths_are_a_tree() -> None:
 
 @pytest.mark.parametrize("acceptance", [(0.6, 0.2, 0.1), (0.5, 0.5), (0.9,), (0.3, 0.2, 0.2, 0.2)])
 def test_the_shape_that_is_expected_to_do_best(acceptance: tuple[float, ...]) -> None:
-    """Against all ways down the tree, sorted: the best n of them."""
+    """Against all paths of the tree, sorted: the best n of them."""
     for n_nodes in (1, 2, 4, 7):
         parents = StaticTree.expected(n_nodes, acceptance).parents
         ranks: Counter[int] = Counter()
@@ -102,8 +102,8 @@ def test_the_shape_that_is_expected_to_do_best(acceptance: tuple[float, ...]) ->
         for parent in parents:
             values.append(values[parent] * acceptance[ranks[parent]])
             ranks[parent] += 1
-        ways = [way for n in range(1, n_nodes + 1) for way in itertools.product(acceptance, repeat=n)]
-        best = sorted((float(np.prod(way)) for way in ways), reverse=True)[:n_nodes]
+        paths = [path for n in range(1, n_nodes + 1) for path in itertools.product(acceptance, repeat=n)]
+        best = sorted((float(np.prod(path)) for path in paths), reverse=True)[:n_nodes]
         assert sum(values[1:]) == pytest.approx(sum(best), rel=1e-12)
 
 
@@ -132,9 +132,9 @@ PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
 
 
 def check_rows(described: tuple[object, ...], parents: Sequence[int], proposal: Proposal) -> None:
-    """Hold what nodes say that they were drawn from against a proposal; equal nodes share a row.
+    """Compare the reported distributions of nodes with a proposal; equal nodes share a row.
 
-    That nodes are drawn from what they say is shown in `test_every_drafter.py`.
+    `test_every_drafter.py` tests that nodes are drawn from their reported distributions.
     """
     for gamma in (len(parents), 1, 2):
         found = rounds(random_model(3, 1), described, [PROMPT] * 60, gamma=gamma)
@@ -268,18 +268,18 @@ def test_a_tree_grows_step_by_step(width: int, steps: int, temperature: float, s
 
 
 def nested(draft: _core.Model, small: _core.Model, n_vocab: int) -> dict[str, tuple[object, ...]]:
-    """Ways to draft for `draft`."""
+    """Nested drafts of `draft`."""
     model = by_method("model", small)
     table = by_method("ngram", Bigram(np.random.default_rng(1).integers(0, n_vocab, 300), n_vocab).core)
     tree = by_method("static_tree", small, [0, 0, 1, 1], "without replacement")
-    ways = {
+    paths = {
         "a table": (table, 3), "a model": (model, 2), "a tree": (tree, 4),
         "chains": (by_method("parallel_chains", small, 3), 6),
         "a grown tree": (by_method("dynamic_tree", small, 2, 2, 3.5), 5),
         "three deep": (by_method("nested", small, table, 2), 3),
         "itself": (by_method("model", draft), 3), "nothing": (model, 0),
     }  # fmt: skip
-    return {name: by_method("nested", draft, *way) for name, way in ways.items()}
+    return {name: by_method("nested", draft, *path) for name, path in paths.items()}
 
 
 NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
@@ -287,7 +287,7 @@ NESTED = list(nested(random_model(3, 1), random_model(3, 2), 3))
 
 @pytest.mark.parametrize("name", NESTED)
 def test_a_draft_of_a_draft_says_what_the_middle_model_says(name: str) -> None:
-    """Four guesses, so that there are several inner rounds, and the last has more than is taken."""
+    """Four draft tokens, so that there are several inner rounds, and the last has more than is taken."""
     draft, small = random_model(3, 2, 1.0), random_model(3, 4, 1.7)
     proposal = independent([-1, 0, 1, 2, 3], conditional(draft, PROMPT))
     check_rows(nested(draft, small, 3)[name], [0, 1, 2, 3], proposal)
@@ -295,7 +295,7 @@ def test_a_draft_of_a_draft_says_what_the_middle_model_says(name: str) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", NESTED)
-def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: float) -> None:
+def test_greedy_and_coupled_draft_tokens_are_the_models_own(name: str, temperature: float) -> None:
     """Token for token what the model drafts alone, round after round, in a batch and two threads."""
     config = config_of(61)
     tensors = random_tensors(config, 3)
@@ -316,7 +316,7 @@ def test_greedy_and_coupled_guesses_are_the_models_own(name: str, temperature: f
 @pytest.mark.parametrize(
     "name", ["a table", "a tree", "three deep", "sample", "without replacement", "chains of three"]
 )
-def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
+def test_several_rounds_have_the_targets_distribution(name: str) -> None:
     """No random number is met twice: the first five tokens, rounds and their cuts included, 6,000 seeds.
 
     Chi-square, false alarm 1e-3 each.
@@ -334,11 +334,11 @@ def test_several_rounds_have_the_law_of_the_target(name: str) -> None:
     assert p_value(dict(seen), chain_distribution(conditional(target, PROMPT), 5)) > FALSE_ALARM
 
 
-def test_what_a_rejected_guess_was_drawn_with_is_not_drawn_with_again() -> None:
+def test_random_numbers_of_a_rejected_draft_token_are_not_used_again() -> None:
     """The second round's inner draws do not depend on the first's; false alarm 1e-3.
 
-    The target never accepts, so the middle model guesses anew at every place, from the same distribution;
-    and without inner guesses it comes to every place in both rounds.
+    The target never accepts, so the middle model drafts again at every position, from the same
+    distribution; without inner draft tokens it visits every position in both rounds.
     """
     target, draft = follower({0: [1], 1: [0]}, 4), follower({0: [2, 3], 1: [2, 3], 2: [2, 3], 3: [2, 3]}, 4)
     described = by_method("nested", draft, by_method("model", draft), 0)
@@ -413,7 +413,7 @@ def judged(pair: Any, draft: Any, verify: str, **more: Any) -> specdec.Result:
 
 
 class Branches:
-    """An object that proposes two tokens for one place, from the n-th round on."""
+    """An object that proposes two tokens at one position, from the n-th round on."""
 
     def __init__(self, n_chains: int = 0) -> None:
         self.n_chains = n_chains
@@ -443,7 +443,7 @@ def test_rules_that_cannot_judge_a_tree() -> None:
 
 @pytest.mark.parametrize("verify", ["block", "k-sequential"])
 def test_rules_and_the_trees_of_objects(verify: str) -> None:
-    """Of an object that does not say that it proposes trees it is seen only when it proposes one."""
+    """An object that does not declare trees is only detected when it proposes one."""
     tree = rf"Branches\.propose: parents\[1\] is 0, expected 1, as in a chain: verify is '{verify}'"
     options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "seed": 1}
     text = ""

@@ -23,8 +23,8 @@ from worlds.gguf_files import CASES, Case, write_gguf
 
 CONFIGS = [LLAMA | {"sliding_window": 7, "tied": True}, EXPERTS["mixture-softmax"]]
 
-KINDS = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}
-IN_EACH_KIND = pytest.mark.parametrize("types", KINDS.values(), ids=KINDS)
+TYPES = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}
+WITH_EACH_TYPE = pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10, [5, 17, 3, 8]]
 
 
@@ -46,22 +46,22 @@ def stored(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Canonical tensors as the file has them, and their formats."""
     checkpoint = open_checkpoint(path, tokenizer=False)
     tensors, formats = {}, {}
-    for name, array, form in checkpoint.tensors(checkpoint.stored.blocks):
-        tensors[name] = array if form != "bf16" else (array.astype(np.uint32) << 16).view(np.float32)
+    for name, array, row_format in checkpoint.tensors(checkpoint.stored.blocks):
+        tensors[name] = array if row_format != "bf16" else (array.astype(np.uint32) << 16).view(np.float32)
         if name in checkpoint.stored.formats:
-            formats[name] = form
+            formats[name] = row_format
     return tensors, formats
 
 
 @pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16"])
-@pytest.mark.parametrize("types", [KINDS["mixture"], *MIXTURES], ids="-".join)
+@pytest.mark.parametrize("types", [TYPES["mixture"], *MIXTURES], ids="-".join)
 def test_logits_have_the_bits_of_the_specification(
     tmp_path: Path, types: tuple[str, ...], cache: str
 ) -> None:
     path = write(tmp_path / "model.gguf", types)
     model = specdec.load(path, tokenizer=False, cache_dtype=cache)
     tensors, formats = stored(path)
-    assert set(formats.values()) == {kind.lower() for kind in types}
+    assert set(formats.values()) == {block_type.lower() for block_type in types}
     ids = np.random.default_rng(3).integers(0, 70, 19).tolist()
     expected = reference.exact_logits(model.config, tensors, ids, formats=formats, cache_format=cache)
     assert np.array_equal(model.logits(ids), expected)
@@ -107,13 +107,13 @@ CROSS = {
 def test_cross_attention_in_several_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: tuple[str, ...]
 ) -> None:
-    """What is not of one kind becomes f32, which has the file's values; a message says so."""
+    """Mixed types become f32 with the file's values, with a warning."""
     quantize, rng = gguf.quants.quantize, np.random.default_rng(6)
 
-    def quantized(array: np.ndarray, kind: Any) -> np.ndarray:
-        if not kind.name.endswith("_K"):
-            return quantize(array, kind)
-        return random_blocks(rng, kind.name.lower(), *array.shape)
+    def quantized(array: np.ndarray, block_type: Any) -> np.ndarray:
+        if not block_type.name.endswith("_K"):
+            return quantize(array, block_type)
+        return random_blocks(rng, block_type.name.lower(), *array.shape)
 
     def type_of(name: str) -> Any:
         parts = name.split(".")
@@ -127,13 +127,15 @@ def test_cross_attention_in_several_types(
     layers = {"num_layers": 2, "num_decoder_layers": 2}
     case = Case("t5", "T5ForConditionalGeneration", {**CASES["t5"].config, **sizes, **layers})
     path = write_gguf(tmp_path / "model.gguf", case, types=type_of)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         model = specdec.load(path, tokenizer=False, cache_dtype="f32")
-    crossing = {form for name, form in model.formats.items() if ".cross_k" in name or ".cross_v" in name}
-    mixed = len({kind.endswith("_K") for kind in types}) > 1
-    assert crossing == ({"f32"} if mixed else {kind.lower() for kind in types})
-    assert bool(told) == mixed
+    crossing = {
+        row_format for name, row_format in model.formats.items() if ".cross_k" in name or ".cross_v" in name
+    }
+    mixed = len({block_type.endswith("_K") for block_type in types}) > 1
+    assert crossing == ({"f32"} if mixed else {block_type.lower() for block_type in types})
+    assert bool(warned) == mixed
     tensors, formats = stored(path)
     source, ids = [5, 17, 9, 33, 3, 2, 7, 1], [0, 11, 30, 2, 9]
     found = model.logits(ids, source)
@@ -150,7 +152,7 @@ def texts(results: Any) -> list[list[int]]:
     return [list(result.tokens) for result in results]
 
 
-@IN_EACH_KIND
+@WITH_EACH_TYPE
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "verify": "coupled", "seed": 4}], ids=len)
 def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: dict[str, Any]) -> None:
     """For any gamma and tree, alone and in batches, by any number of threads."""
@@ -158,13 +160,13 @@ def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: d
     plain = specdec.generate(target, None, PROMPTS, max_new_tokens=20, **how)
     first = specdec.generate(target, None, PROMPTS[0], max_new_tokens=20, n_threads=2, **how)
     assert list(first.tokens) == list(plain[0].tokens)
-    ways: list[tuple[Any, dict[str, Any]]] = [
+    calls: list[tuple[Any, dict[str, Any]]] = [
         *((small, {"gamma": gamma}) for gamma in (1, 4, 8)),
         (drafts.ModelDraft(small, tree=drafts.StaticTree((2, 2, 1))), {}),
         (drafts.ModelDraft(small, tree=drafts.DynamicTree(9, steps=4)), {}),
         (drafts.PromptLookup(), {}),
     ]
-    for i, (draft, options) in enumerate(ways):
+    for i, (draft, options) in enumerate(calls):
         settings = {"max_new_tokens": 20, **options, **how}
         found = specdec.generate(target, draft, PROMPTS, n_threads=1 + i % 2, **settings)
         assert texts(found) == texts(plain)
@@ -174,7 +176,7 @@ def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: d
         assert draft is not small or n_rounds < sum(map(len, texts(found))), "none accepted"
 
 
-@IN_EACH_KIND
+@WITH_EACH_TYPE
 def test_log_probabilities_are_those_of_the_text_alone(models: Any, types: tuple[str, ...]) -> None:
     target, small = models(types)
     found = specdec.generate(target, small, PROMPTS, max_new_tokens=12, gamma=3, logprobs=0)

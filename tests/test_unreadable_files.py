@@ -1,4 +1,4 @@
-"""Files and folders that cannot be read: each reader raises a named exception, never a bare OSError."""
+"""Unreadable files and folders: each reader raises a named exception, never a bare OSError."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from typing import Any
 
 import pytest
 
-from fuzz.files import KINDS, files_of, use
+from fuzz.files import FILE_FORMATS, files_of, use
 from specdec.errors import SpecdecError
 
 # Of the families one: their folders are opened by the same functions.
-FILE_KINDS = [kind for kind in KINDS if "For" not in kind and "Model" not in kind] + ["LlamaForCausalLM"]
+FORMATS = [
+    file_format for file_format in FILE_FORMATS if "For" not in file_format and "Model" not in file_format
+] + ["LlamaForCausalLM"]
 FUNCTIONS = ((os, "stat"), (os, "open"), (os, "listdir"), (os, "scandir"), (io, "open"), (builtins, "open"))
 
 
-def forbid(patched: pytest.MonkeyPatch, place: Path, *, within: bool) -> None:
-    """Let the system refuse a file, or, with `within`, all that a folder holds."""
+def forbid(patched: pytest.MonkeyPatch, path: Path, *, within: bool) -> None:
+    """Make the system refuse access to a file, or with `within` to a folder's contents."""
 
     def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
-            if isinstance(path, str | os.PathLike):
-                asked = Path(os.path.abspath(path))
+        def call(target: Any = ".", *arguments: Any, **options: Any) -> Any:
+            if isinstance(target, str | os.PathLike):
+                asked = Path(os.path.abspath(target))
                 is_read = function is not os_stat
-                if (place in asked.parents) if within else (asked == place and is_read):
-                    raise PermissionError(13, "Permission denied", str(path))
-            return function(path, *arguments, **options)
+                if (path in asked.parents) if within else (asked == path and is_read):
+                    raise PermissionError(13, "Permission denied", str(target))
+            return function(target, *arguments, **options)
 
         return call
 
@@ -39,18 +41,18 @@ def forbid(patched: pytest.MonkeyPatch, place: Path, *, within: bool) -> None:
         patched.setattr(module, name, refusing(getattr(module, name)))
 
 
-def made(kind: str, folder: Path) -> list[Path]:
-    for name, data in files_of(kind).items():
+def made(file_format: str, folder: Path) -> list[Path]:
+    for name, data in files_of(file_format).items():
         (folder / name).write_bytes(data)
-    return [folder / name for name in files_of(kind)]
+    return [folder / name for name in files_of(file_format)]
 
 
-def read(kind: str, folder: Path) -> None:
-    """Read, or refuse by a named exception: a file that is not there may not be needed."""
+def read(file_format: str, folder: Path) -> None:
+    """Read, or accept a named refusal: a missing file may not be needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            use(kind, folder)
+            use(file_format, folder)
         except SpecdecError as error:
             assert str(folder) in str(error) or "cannot" in str(error)
 
@@ -64,32 +66,32 @@ IN_PLACE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("what", IN_PLACE)
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_what_is_in_the_place_of_a_file(tmp_path: Path, kind: str, what: str) -> None:
-    for i in range(len(files_of(kind))):
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_unreadable_objects_instead_of_a_file(tmp_path: Path, file_format: str, what: str) -> None:
+    for i in range(len(files_of(file_format))):
         folder = tmp_path / f"{i}"
         folder.mkdir()
-        file = made(kind, folder)[i]
+        file = made(file_format, folder)[i]
         file.unlink()
         IN_PLACE[what](file)
-        read(kind, folder)
+        read(file_format, folder)
 
 
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_files_of_another_user(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = made(kind, tmp_path)
-    read(kind, tmp_path)  # imports what reading needs
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_files_of_another_user(tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = made(file_format, tmp_path)
+    read(file_format, tmp_path)  # imports what reading needs
     for file in files:
         with monkeypatch.context() as patched:
             forbid(patched, file, within=False)
-            read(kind, tmp_path)
+            read(file_format, tmp_path)
 
 
-@pytest.mark.parametrize("kind", FILE_KINDS)
-def test_a_folder_of_another_user(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(kind, tmp_path)
-    read(kind, tmp_path)  # imports what reading needs
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_folder_of_another_user(tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(file_format, tmp_path)
+    read(file_format, tmp_path)  # imports what reading needs
     with monkeypatch.context() as patched:
         forbid(patched, tmp_path, within=True)
         with pytest.raises(SpecdecError):
-            use(kind, tmp_path)
+            use(file_format, tmp_path)

@@ -1,4 +1,4 @@
-"""No field of a checkpoint's files is dropped without a word: it has effect, is harmless, or is named."""
+"""No checkpoint field is dropped silently: it has an effect, is harmless, or causes a warning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDS = list(range(1, 17))
 
 
 def warned(act: Callable[[], Any]) -> list[str]:
-    """The fields that warnings name."""
+    """Return the fields named by warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         act()
@@ -40,12 +40,12 @@ write = tiny_folder
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_unknown_field_of_each_family(tmp_path: Path, name: str) -> None:
-    place = TEXT_FIELDS.get(name)
+    text_field = TEXT_FIELDS.get(name)
     changes: dict[str, Any] = {"invented": 1}
     expected = ["invented"]
-    if place:
-        changes[place] = CONFIGS[name][place] | {"devised": [2]}
-        expected = [f"{place}.devised", "invented"]
+    if text_field:
+        changes[text_field] = CONFIGS[name][text_field] | {"devised": [2]}
+        expected = [f"{text_field}.devised", "invented"]
     folder = write(tmp_path, name, **changes)
     assert sorted(warned(lambda: specdec.load(folder))) == sorted(expected)
 
@@ -53,20 +53,23 @@ def test_an_unknown_field_of_each_family(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("field", ["is_causal", "use_bidirectional_attention", "add_cross_attention"])
 def test_attention_that_no_family_has(tmp_path: Path, name: str, field: str) -> None:
-    place = TEXT_FIELDS.get(name)
+    text_field = TEXT_FIELDS.get(name)
     value = field != "is_causal"
-    for changes in [{field: value}, *([{place: CONFIGS[name][place] | {field: value}}] if place else [])]:
+    for changes in [
+        {field: value},
+        *([{text_field: CONFIGS[name][text_field] | {field: value}}] if text_field else []),
+    ]:
         with pytest.raises(UnsupportedModelError, match=field):
             open_checkpoint(write(tmp_path, name, **changes))
     open_checkpoint(write(tmp_path, name, **{field: not value}))
 
 
 def test_a_model_type_of_another_architecture(tmp_path: Path) -> None:
-    """``architectures`` counts here, the type to transformers."""
+    """specdec uses ``architectures``, transformers the type."""
     folder = write(tmp_path, "MistralForCausalLM", model_type="llama")
     assert warned(lambda: specdec.load(folder)) == ["model_type"]
-    for kind in ("mistral", "my_own", None):
-        folder = write(tmp_path, "MistralForCausalLM", model_type=kind)
+    for model_type in ("mistral", "my_own", None):
+        folder = write(tmp_path, "MistralForCausalLM", model_type=model_type)
         assert warned(lambda: specdec.load(folder)) == []  # noqa: B023
 
 
@@ -79,7 +82,7 @@ def test_an_unknown_field_of_a_rotation(tmp_path: Path, field: str) -> None:
 
 @pytest.mark.parametrize("name", ["Gemma3ForCausalLM", "Olmo3ForCausalLM"])
 def test_one_rotation_where_layers_have_two(tmp_path: Path, name: str) -> None:
-    """transformers leaves out what is not within one of the types of layers."""
+    """transformers ignores fields outside the layer types."""
     rope = {"rope_type": "linear", "factor": 2.0}
     with pytest.raises(CheckpointError, match="'rope_parameters' is .*full_attention, sliding_attention"):
         open_checkpoint(write(tmp_path, name, rope_parameters=rope))
@@ -155,7 +158,7 @@ ASKING_SAMPLING = {"epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "top_h": 0.4, "ty
 
 @pytest.mark.parametrize("name", [*ASKING, *ASKING_SAMPLING])
 def test_a_setting_of_texts_that_is_not_applied(tmp_path: Path, name: str) -> None:
-    """It is named if it is in generation_config.json, or in config.json where there is no such file."""
+    """Warned about in generation_config.json, or in config.json if there is no such file."""
     sampled = name in ASKING_SAMPLING
     values = {name: (ASKING | ASKING_SAMPLING)[name], "do_sample": sampled}
     assert warned(lambda: specdec.load(generation(tmp_path / "one", **values))) == [name]
@@ -193,7 +196,7 @@ def test_sampling_that_is_neither_true_nor_false(tmp_path: Path, value: Any) -> 
 
 @pytest.mark.oracle
 def test_neutral_settings_of_texts(tmp_path: Path) -> None:
-    """Those of transformers are known, and its defaults are not warned of."""
+    """All settings of transformers are known, and its defaults cause no warning."""
     from transformers import GenerationConfig
 
     known = {name for name in vars(GenerationConfig()) if not name.startswith("_original")}
@@ -237,7 +240,7 @@ def test_what_files_forbid_is_what_transformers_forbids(tmp_path: Path, values: 
 
 
 def test_ends_of_text_are_never_bad_words(tmp_path: Path) -> None:
-    """As NoBadWordsLogitsProcessor has it; ``suppress_tokens`` may forbid them."""
+    """As in NoBadWordsLogitsProcessor; ``suppress_tokens`` may forbid them."""
     folder = generation(tmp_path, eos_token_id=[10, 11], bad_words_ids=[[10], [13]])
     assert specdec.load(folder).default_sampling == {"logit_bias": {13: -np.inf}}
     folder = generation(tmp_path, eos_token_id=10, suppress_tokens=[10])
@@ -269,7 +272,7 @@ def _keys(*groups: str) -> Iterator[str]:
 
 
 def test_keys_of_other_groups_that_are_known(tmp_path: Path) -> None:
-    """Those of the package gguf, and those of programs that quantize."""
+    """Keys of the package gguf and of quantization programs."""
     names = {
         key.replace("{id}", "0").replace("{name}", "rag") for key in _keys("General", "Tokenizer", "IMatrix")
     }
@@ -296,14 +299,14 @@ NO_EFFECT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gptneox", "falcon", "command-r", "olmoe", "t5"])
 def test_no_key_of_gguf_is_without_effect(tmp_path: Path, name: str) -> None:
-    """Each of the package gguf changes logits, is refused or warned of by name, or is known as harmless."""
+    """Each key of the package gguf changes logits, is refused or warned about, or is harmless."""
     case, source = CASES[name], [3, 9, 4, 11, 2] if name == "t5" else None
     plain = specdec.load(write_gguf(tmp_path / "model.gguf", case)).logits(IDS[:12], source)
     silent = set()
     for template in sorted(set(_keys("LLM", "Attention", "Rope", "SSM", "WKV", "Classifier"))):
         key = template.replace("{arch}.", "").replace("{dense}", "dense_1")
-        kinds = (0.375, 3)
-        value: Any = kinds[key.split(".")[-1] in INTEGERS or key.endswith(("length", "count", "_rank"))]
+        values = (0.375, 3)
+        value: Any = values[key.split(".")[-1] in INTEGERS or key.endswith(("length", "count", "_rank"))]
         value = BOOLEANS.get(key, value)
         path = write_gguf(tmp_path / "model.gguf", case, changes={key: value})
         try:
@@ -366,7 +369,7 @@ def test_tensors_of_factors_that_nothing_reads(tmp_path: Path) -> None:
 
 
 def of_adapter(folder: Path, config: dict[str, Any]) -> list[str]:
-    """The fields of an adapter's configuration that are warned of."""
+    """Return the warned fields of an adapter's configuration."""
     model = specdec.load(write(folder / "model", "LlamaForCausalLM"))
     tensors = low_rank_tensors(llama_shapes(CONFIGS["LlamaForCausalLM"]), {}, 1)
     adapter = write_adapter(folder / "adapter", config, tensors)

@@ -223,7 +223,7 @@ def test_a_target_alone_decodes_plainly(models: Pair) -> None:
     wanted = specdec.generate(models[0], None, "abc", max_new_tokens=9)
     assert done.output.split("\n\n")[0] == (wanted.text or "").strip("\n").replace("\x1b", "\\x1b")
     assert "plain decoding" in done.output and "tokens per second" in done.output
-    assert figure(done.output, "runs of the target") == str(len(wanted.tokens))
+    assert figure(done.output, "target forward passes") == str(len(wanted.tokens))
 
 
 @pytest.fixture
@@ -408,7 +408,7 @@ def test_compare_and_recommend(models: Pair, prompts: str) -> None:
     assert [row["tokens_per_call"] for row in said["comparison"]["rows"]] == tokens
     done = run("recommend", "big", *asked)
     assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
-    assert "what could draft: " in fails("recommend", "big", "early-exit:9", *asked)
+    assert "drafts that fit: " in fails("recommend", "big", "early-exit:9", *asked)
 
 
 @pytest.mark.slow

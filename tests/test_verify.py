@@ -97,14 +97,14 @@ SHORT = np.array([[0.5, 0.25, 0.25 - 1e-8]])
         ("seed", -1), ("seed", 1.5),
     ],
 )  # fmt: skip
-def test_public_verify_names_what_is_wrong(argument: str, value: Any) -> None:
+def test_public_verify_names_the_wrong_argument(argument: str, value: Any) -> None:
     given = {"tokens": [1, 0], "target_probs": TARGET, "draft_probs": DRAFT, "uniforms": [0.1, 0.2, 0.3]}
     given["uniforms"] = None if argument == "seed" else given["uniforms"]
     with pytest.raises(InputError, match=rf"^{argument}\b"):
         verify(**given | {argument: value})
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_mismatched_arguments_are_refused() -> None:
     with pytest.raises(InputError, match=r"draft_probs\[1, 2\] is 0"):
         verify([1, 2], TARGET, DRAFT, seed=0)
     with pytest.raises(InputError, match="both uniforms and seed"):

@@ -1,4 +1,5 @@
-"""Drafts with another vocabulary than their target's: what both have in common, readings, laws, exactness."""
+"""Drafts with another vocabulary than their target's: common tokens, retokenized text,
+distributions, exactness."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def generate(target: Any, draft: Any, prompt: Any, n_new: int = 24, **options: A
 
 
 def drafted(result: Any) -> list[Any]:
-    """The guesses of each round."""
+    """The draft tokens of each round."""
     return [record.drafted for record in result.trace.rounds]
 
 
@@ -106,7 +107,7 @@ def test_turns_of_a_chat_and_ends_of_text_correspond() -> None:
         assert found.draft_of.tolist() == expected
 
 
-def test_words_are_cut_behind_a_text_as_within_it() -> None:
+def test_words_are_tokenized_after_a_text_as_within_it() -> None:
     _, small = small_pair()
     tokenizer: Any = small.tokenizer
     words = ["Once", " upon", " a time", ",\n", "\nthere was é", "'s", " 123"]
@@ -116,7 +117,7 @@ def test_words_are_cut_behind_a_text_as_within_it() -> None:
     assert encode_continuing(tokenizer, " upon") == tokenizer.encode("Once upon", add_bos=False)[-1:]
 
 
-# ---------------------------------------------------------------------------------------- readings
+# ---------------------------------------------------------------------------------------- retokenized text
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -180,8 +181,8 @@ def published(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     folder = tmp_path_factory.mktemp("published")
 
     def make(family: str, seed: int) -> Any:
-        place = folder / family
-        tokenizer: Any = load_tokenizer(place if place.is_dir() else published_folder(family, shared, place))
+        path = folder / family
+        tokenizer: Any = load_tokenizer(path if path.is_dir() else published_folder(family, shared, path))
         return with_tokenizer(tokenizer, range(tokenizer.n_vocab), seed)
 
     return make
@@ -208,25 +209,25 @@ def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
     assert n_same > 0.9 * n_all
 
 
-# -------------------------------------------------------------------------------------------- laws
+# -------------------------------------------------------------------------------------------- distributions
 
 
-def restricted(target: Any, draft: Any, text: list[int], guesses: list[int], temperature: float) -> Any:
-    """What the draft says after guesses, restricted to the tokens of both, and their share: in NumPy."""
+def restricted(target: Any, draft: Any, text: list[int], draft_tokens: list[int], temperature: float) -> Any:
+    """The draft's distribution after draft tokens, restricted to common tokens, and their share: in NumPy."""
     pairs = correspondence_of(
         target.tokenizer, draft.tokenizer, target.config["n_vocab"], draft.config["n_vocab"]
     )
-    ids = [*translation_of(target, draft).read([text]), *pairs.draft_of[guesses]]
+    ids = [*translation_of(target, draft).read([text]), *pairs.draft_of[draft_tokens]]
     logits = draft.logits(ids)[-1].astype(np.float64) / temperature
-    law = np.zeros(target.config["n_vocab"])
+    distribution = np.zeros(target.config["n_vocab"])
     shared = pairs.draft_of >= 0
     weights = np.exp(logits - logits.max())
-    law[shared] = weights[pairs.draft_of[shared]]
-    return law / law.sum(), law.sum() / weights.sum()
+    distribution[shared] = weights[pairs.draft_of[shared]]
+    return distribution / distribution.sum(), distribution.sum() / weights.sum()
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_guesses_are_drawn_from_the_restricted_law(name: str, target: Any, models: Any) -> None:
+def test_draft_tokens_are_drawn_from_the_restricted_distribution(name: str, target: Any, models: Any) -> None:
     draft, prompt = models[name], target.tokenizer.encode("ab abc ca")
     before = translation_of(target, draft).shares
     session = Session(
@@ -239,10 +240,10 @@ def test_guesses_are_drawn_from_the_restricted_law(name: str, target: Any, model
     while records := session.round():
         for record in records:
             for i in range(len(record["drafted"])):
-                guesses = list(record["drafted"][:i])
-                law, _ = restricted(target, draft, text, guesses, 0.7)
-                _, share = restricted(target, draft, text, guesses, 1.0)
-                np.testing.assert_allclose(record["draft_probs"][i + 1], law, atol=2e-5)
+                draft_tokens = list(record["drafted"][:i])
+                distribution, _ = restricted(target, draft, text, draft_tokens, 0.7)
+                _, share = restricted(target, draft, text, draft_tokens, 1.0)
+                np.testing.assert_allclose(record["draft_probs"][i + 1], distribution, atol=2e-5)
                 shares, n_rows = shares + share, n_rows + 1
             text += record["tokens"]
     n, total = translation_of(target, draft).shares
@@ -255,7 +256,7 @@ HOW: dict[str, dict[str, Any]] = {
     "coupled": {"temperature": 0.9, "verify": "coupled", "seed": 5},
 }
 TREES = [drafts.StaticTree((2, 2, 1), "without replacement"), drafts.DynamicTree(8, width=3, steps=3)]
-WAYS: list[tuple[Any, Any]] = [
+METHODS: list[tuple[Any, Any]] = [
     ("auto", None), ("text", None), ("intersection", None), *(("intersection", tree) for tree in TREES)
 ]  # fmt: skip
 
@@ -266,7 +267,7 @@ def test_texts_are_those_of_plain_decoding(name: str, how: str, target: Any, mod
     options = HOW[how] | {"logits": True}
     prompts = ["ab", "abc abé", "c", "a b"]
     plain = generate(target, None, prompts, 40, **options)
-    for vocabulary, tree in WAYS:
+    for vocabulary, tree in METHODS:
         draft = drafts.ModelDraft(models[name], tree=tree, vocabulary=vocabulary)
         found = generate(target, draft, prompts, 40, **options)
         for a, b in zip(plain, found, strict=True):
@@ -280,7 +281,7 @@ def test_texts_are_those_of_plain_decoding(name: str, how: str, target: Any, mod
 def test_a_draft_of_a_draft_may_have_another_vocabulary(
     vocabulary: Any, how: str, target: Any, models: Any
 ) -> None:
-    """The outer draft guesses what it guesses by itself; in a batch, and beside a prompt cache."""
+    """The outer draft drafts the same as by itself; in a batch, and with a prompt cache."""
     small = model_with(VOCABULARIES["target"], 7)
     nested = drafts.ModelDraft(small, draft=drafts.ModelDraft(models["overlapping"], vocabulary=vocabulary))
     prompts, cache = ["ab", "abc abé", "ab"], specdec.PromptCache()
@@ -293,7 +294,7 @@ def test_a_draft_of_a_draft_may_have_another_vocabulary(
 
 @pytest.mark.parametrize("vocabulary", ["text", "intersection"])
 def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: Any) -> None:
-    pieces = [b"a", b"b", b"c", b" ", b"\n", b"d"]  # there is one way to cut a text
+    pieces = [b"a", b"b", b"c", b" ", b"\n", b"d"]  # there is only one tokenization of a text
     target, same = model_with(pieces, 0), renumbered_model(pieces, [3, 5, 0, 4, 1, 2], 0)
     draft = drafts.ModelDraft(same, vocabulary=vocabulary)
     found = generate(target, draft, "ab abc", 60, gamma=3)
@@ -306,7 +307,7 @@ def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: An
 
 @needs_hooks
 def test_writing_stops_where_no_text_comes_of_it(target: Any) -> None:
-    """A draft whose only word is a byte that is no character: one is written, not as many as fit."""
+    """A draft whose only word is an invalid byte: one is written, not as many as fit."""
     draft = drafts.ModelDraft(model_with([b"\xff"] * 20, 3), vocabulary="text")
     begun = _core._forward_count()
     found = generate(target, draft, "ab", 20, gamma=8)
@@ -321,15 +322,17 @@ def test_writing_stops_where_no_text_comes_of_it(target: Any) -> None:
     [("intersection", "rejection"), ("intersection", "block"), ("intersection", "k-sequential"),
      ("text", "rejection"), ("text", "block"), ("auto", "rejection"), ("auto", "block")],
 )  # fmt: skip
-def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target: Any, models: Any) -> None:
+def test_samples_have_the_targets_distribution(
+    vocabulary: Any, verify: Any, target: Any, models: Any
+) -> None:
     prompt = target.tokenizer.encode("ab ab")
-    law = chain_distribution(conditional(lambda ids: target.logits(ids), prompt, temperature=0.8), 3)
+    distribution = chain_distribution(conditional(lambda ids: target.logits(ids), prompt, temperature=0.8), 3)
     for i, name in enumerate(("overlapping", "bytes")):
         tree = drafts.ParallelChains(2) if verify == "k-sequential" else None
         draft = drafts.ModelDraft(models[name], tree=tree, vocabulary=vocabulary)
         how: dict[str, Any] = {"n": 4000, "gamma": 4 if tree else 2, "verify": verify, "seed": i}
         found = generate(target, draft, prompt, 3, temperature=0.8, **how)
-        assert p_value(count(np.array([result.tokens for result in found])), law) > FALSE_ALARM
+        assert p_value(count(np.array([result.tokens for result in found])), distribution) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("vocabulary", ["text", "intersection"])
@@ -337,7 +340,7 @@ def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target
 def test_a_prompt_cache_keeps_the_drafts_texts(
     with_source: bool, vocabulary: Any, target: Any, models: Any
 ) -> None:
-    """Those after another source are read anew."""
+    """Those after another source are read again."""
     small, prompts = models["refinement"], ["ab abc ca b", "ab abc ca b a", "ab", "ab abc ca b"]
     if with_source:
         (target, small), prompts = encoder_decoders("t5"), ["ab a", "ab a", "ba", "ab a"]
@@ -392,7 +395,7 @@ def test_a_draft_that_cannot_read_a_prompt_yet_reads_its_source(vocabulary: Any)
     pairs = zip(sources, texts, strict=True)
     alone = [drafted(generate(target, small, source, decoder_prompt=text)) for source, text in pairs]
     assert not any(rounds[0] for rounds in alone) and all(map(any, alone))
-    for batch_size in (1, 2):  # texts that have the place of another one do not keep its source
+    for batch_size in (1, 2):  # texts that replace another one do not keep its source
         found = generate(target, small, sources, decoder_prompt=texts, batch_size=batch_size)
         assert [one.tokens for one in found] == [one.tokens for one in plain]
         assert list(map(drafted, found)) == alone
@@ -427,9 +430,9 @@ def test_what_cannot_be_translated_is_refused(target: Any, models: Any) -> None:
         specdec.generate(pair[0], drafts.ModelDraft(pair[1], vocabulary="intersection"), [3])
     with pytest.raises(VocabularyMismatchError, match="different vocabularies"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], vocabulary="same"), [3])
-    with pytest.raises(VocabularyMismatchError, match="a beam search drafts with a model"):
+    with pytest.raises(VocabularyMismatchError, match="expected a draft with the target's vocabulary"):
         specdec.beam_search(target, models["bytes"], [3], width=2)
-    with pytest.raises(VocabularyMismatchError, match="expected one without, or a model with the target's"):
+    with pytest.raises(VocabularyMismatchError, match="expected no nested draft, or a model"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], draft=models["bytes"]), [3])
     tree = drafts.ParallelChains(2)
     with refuses("tree", tree):
@@ -459,13 +462,13 @@ def test_drafts_that_learn_need_the_targets_ids(target: Any, models: Any) -> Non
     draft = drafts.ModelDraft(models["bytes"])
     trainer = drafts.OnlineTableTrainer(drafts.Ngram([3, 4], target.config.n_vocab, 2))
     learning = drafts.OnlineDraft(draft, trainer=trainer, interval=None)
-    with pytest.raises(VocabularyMismatchError, match="expected the target's, in whose ids a draft learns"):
+    with pytest.raises(VocabularyMismatchError, match="expected the target's, as online training needs"):
         specdec.generate(target, learning, [3])
 
 
 @pytest.mark.slow
 def test_tune_pays_for_encoding(target: Any, models: Any) -> None:
-    """The seconds of a guess hold those of the tokenizers: with slow ones nothing should be drafted."""
+    """The seconds of drafting include tokenizers: with slow ones nothing should be drafted."""
     draft = models["coarser"]
     quick = draft.tokenizer._encode
 

@@ -1,7 +1,7 @@
 """Text and token ids for training the embedded pair.
 
-Reads the archive of novels, undoes its hard line wraps, holds whole novels out for
-validation, trains the byte-level BPE tokenizer and writes the ids as ``uint16`` arrays.
+Reads the archive of novels, removes hard line wraps, holds whole novels out for validation, trains the
+byte-level BPE tokenizer and writes the ids as ``uint16`` arrays.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 8192
 
-# Whole books, by authors who also stand in the training text (an unseen chapter of a known
-# style) and one author who does not (Schreiner): never shown to the tokenizer or the models.
+# Whole books by authors who are also in the training text and by one author who is not (Schreiner), never
+# shown to the tokenizer or the models.
 HELD_OUT = (
     "Dickens_Expectations_1861.txt",
     "Hardy_Madding_1874.txt",
@@ -27,7 +27,7 @@ HELD_OUT = (
     "Schreiner_Farm_1883.txt",
 )
 
-# Typographic characters of a few transcriptions, in the plain form that the others use.
+# Typographic characters of a few transcriptions, replaced by those of the others.
 PLAIN = str.maketrans(
     {"’": "'", "‘": "'", "“": '"', "”": '"', "—": "--", "\xa0": " ", "\t": " ", "\x0c": "\n"}
 )
@@ -43,7 +43,7 @@ def unwrap(text: str) -> str:
     for line in lines:
         if line:
             current.append(line)
-        # A line that stops well before the margin after a closing mark ends its paragraph.
+        # A short line that ends with a closing mark ends its paragraph.
         ends = not line or (len(line) < 0.8 * width and line[-1] in ".!?\"':;*")
         if ends and current:
             paragraphs.append(" ".join(current))
@@ -54,7 +54,7 @@ def unwrap(text: str) -> str:
 
 
 def read_novels(archive: Path) -> dict[str, str]:
-    """File name → unwrapped text of each novel, sorted by name."""
+    """Return the unwrapped text of each novel by file name, sorted."""
     novels = {}
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
@@ -68,7 +68,7 @@ def read_novels(archive: Path) -> dict[str, str]:
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """Byte-level BPE of ``VOCAB_SIZE`` entries; id 0 marks the beginning of every text."""
+    """Train byte-level BPE of ``VOCAB_SIZE`` entries; id 0 begins every text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

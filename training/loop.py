@@ -1,4 +1,4 @@
-"""What both trainings share: batches, optimizers, the learning-rate schedule, checkpoints, the log."""
+"""Shared training code: batches, optimizers, learning rate schedule, checkpoints and loss curve."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from specdec.atomic_file import replacing
 
-# The learning rate is held, then falls linearly to zero over this last part of the steps.
-# While it is held, a resumed run may be given another number of steps.
+# The learning rate is constant, then falls linearly to zero over this last part of the steps. While it is
+# constant, a resumed run may change the number of steps.
 DECAY_FRACTION = 0.4
 WARMUP_STEPS = 60
 GRADIENT_CLIP = 1.0
 
 
 def batches(ids: np.ndarray, tokens_per_step: int, seed: int, steps: range, context: int):
-    """(step, inputs, targets) of some steps: random windows of `context` tokens.
+    """Yield (step, inputs, targets): random windows of `context` tokens.
 
-    The generator is keyed by (seed, step), so a resumed run sees what an unbroken one would.
+    The generator is keyed by (seed, step), so a resumed run sees the same windows.
     """
     for step in steps:
         rng = np.random.default_rng((seed, step))
@@ -37,9 +37,9 @@ def learning_rate_factor(step: int, steps: int) -> float:
 
 
 class Optimizers:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms.
+    """Muon for the matrices of the layers, AdamW for tables and norms.
 
-    `is_table` says by the name of a parameter of two dimensions that it is a table, such as the embedding.
+    `is_table` returns whether a two-dimensional parameter is a table, such as the embedding, by its name.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Optimizers:
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizers: Optimizers, step: int) -> None:
-    """Write beside, then rename: an interrupted save leaves the last checkpoint whole."""
+    """Write a checkpoint atomically."""
     state = {"model": model.state_dict(), "optimizers": optimizers.state_dict(), "step": step}
     with replacing(path) as file:
         torch.save(state, file)
@@ -90,7 +90,7 @@ def clip_gradients(model: nn.Module) -> None:
 
 @torch.no_grad()
 def validation_loss(model: nn.Module, ids: np.ndarray, context: int, n_windows: int) -> float:
-    """Mean −ln p of the next token over evenly spaced windows of the held-out novels."""
+    """Return the mean −ln p of the next token over evenly spaced windows of the held-out novels."""
     starts = np.linspace(0, len(ids) - context - 2, n_windows).astype(np.int64)
     total = 0.0
     for chunk in np.array_split(starts, max(1, n_windows // 16)):
@@ -104,7 +104,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def divergences(target_logits: Tensor, draft_logits: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(target ‖ draft) in nats and total variation, means over all positions."""
+    """Return KL(target ‖ draft) in nats and total variation, means over all positions."""
     target = target_logits.float().log_softmax(-1)
     draft = draft_logits.float().log_softmax(-1)
     kl = (target.exp() * (target - draft)).sum(-1).mean()
@@ -113,9 +113,9 @@ def divergences(target_logits: Tensor, draft_logits: Tensor) -> tuple[Tensor, Te
 
 
 class LossCurve:
-    """The loss curve kept as text: one tab-separated line per entry, written at once.
+    """The loss curve as a text file with one tab-separated line per entry.
 
-    A resumed run repeats the steps after its checkpoint, so their older lines are dropped.
+    A resumed run repeats the steps after its checkpoint, so it drops their old lines.
     """
 
     def __init__(self, path: Path, header: tuple[str, ...], start: int):

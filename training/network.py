@@ -1,7 +1,7 @@
-"""The GPT-2-layout network of the embedded pair, in PyTorch, and its Hugging Face folder.
+"""The embedded pair's network in PyTorch, in GPT-2's layout, and its Hugging Face folder.
 
-Only what training needs; ``specdec`` itself never imports torch. Weights have the names and the
-layout of ``GPT2LMHeadModel``, so that any reader of Hugging Face folders loads the result.
+Weights have the names and the layout of ``GPT2LMHeadModel``, so any reader of Hugging Face folders loads
+them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ TARGET = Shape(d_model=768, n_layer=12, n_head=12)
 DRAFT = Shape(d_model=256, n_layer=2, n_head=4)
 
 GROUP = 32
-"""Inputs that share a scale."""
+"""Inputs per scale."""
 LEAST_SCALE = 2.0**-18
-"""Smaller scales are no normal numbers of f16 times a code."""
+"""Smallest scale whose products with codes are normal f16 numbers."""
 
 
 class Matrix(nn.Linear):
-    """A linear layer; with ``quantized`` its weights are rounded to the grid of int4 in each pass.
+    """A linear layer whose weights are rounded to the int4 grid in each pass if ``quantized``.
 
-    The gradient passes the rounding as it is (the straight-through estimator, Bengio et al. 2013).
+    The gradient ignores the rounding (straight-through estimator, Bengio et al. 2013).
     """
 
     quantized = False
@@ -80,7 +80,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids [batch, time] → logits [batch, time, n_vocab]; the head is the embedding."""
+    """Maps token ids [batch, time] to logits [batch, time, n_vocab], with tied embeddings."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -115,10 +115,10 @@ def straight_through(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def on_grid(weight: Tensor) -> Tensor:
-    """Round to code · scale: codes -8 to 7, a scale for each 32 inputs.
+    """Round to code · scale, with codes -8 to 7 and a scale for each 32 inputs.
 
-    The element of largest magnitude has code -8, as the type Q4_0 has it. Scales have five significant bits,
-    so that code · scale is exact in bf16, and the scale in f16.
+    The element of largest magnitude has code -8, as in Q4_0. Scales have five significant bits, so code ·
+    scale is exact in bf16 and the scale in f16.
     """
     groups = weight.float().reshape(weight.shape[0], -1, GROUP)
     largest = groups.abs().argmax(-1, keepdim=True)
@@ -136,7 +136,7 @@ _NAMES = {
 
 
 def _tensors(model: Decoder) -> dict[str, tuple[Tensor, bool]]:
-    """The file's name of each tensor, the tensor, and whether the file has it transposed."""
+    """Return each tensor by its name in the file, and whether the file has it transposed."""
     found = {
         "wte.weight": (model.embed.values, False),
         "wpe.weight": (model.positions.weight, False),
@@ -173,8 +173,8 @@ def save_folder(model: Decoder, folder: Path, tokenizer: Path) -> None:
 
 @torch.no_grad()
 def load_folder(model: Decoder, folder: Path) -> None:
-    """Read weights that `save_folder` wrote into `model`, of the same shape."""
+    """Load weights that `save_folder` wrote into a model of the same shape."""
     stored = load_file(Path(folder) / "model.safetensors")
-    for name, (tensor, turned) in _tensors(model).items():  # not quantized yet, so these are the parameters
+    for name, (tensor, turned) in _tensors(model).items():
         value = stored[f"transformer.{name}"].float()
         tensor.copy_(value.T if turned else value)

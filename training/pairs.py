@@ -2,10 +2,10 @@
 
     python training/pairs.py enja.tar.xz
 
-Which pairs are held out is fixed by a hash of the pair: one in fifty is for the test, one in fifty for
-validation. The files of the archive (train, dev, test) are one collection here. The collection repeats
-sentences, so a pair that shares its English or its Japanese sentence with a held-out pair is in no split.
-The tokenizer, a unigram model of sentencepiece with T5's special tokens, sees the training pairs alone.
+A hash of the pair selects held-out pairs: one in fifty for the test, one in fifty for validation. All files
+of the archive (train, dev, test) are one collection. As it repeats sentences, a pair that shares a sentence
+with a held-out pair is dropped. The tokenizer, a unigram sentencepiece model with T5's special tokens, sees
+only training pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Pair: TypeAlias = tuple[str, str]
 
 
 def read_archive(archive: Path) -> list[Pair]:
-    """All pairs (English, Japanese), each once, in the order of the archive's train, dev and test."""
+    """Return the distinct pairs (English, Japanese), in the order of the archive's train, dev and test."""
     with tarfile.open(archive) as tar:
         files = {Path(member.name).name: member for member in tar.getmembers() if member.isfile()}
         texts = {}
@@ -36,26 +36,26 @@ def read_archive(archive: Path) -> list[Pair]:
             for language in ("en", "ja"):
                 name = f"{split}.{language}"
                 if name not in files:
-                    raise SystemExit(f"{archive}: there is no file {name}")
+                    raise SystemExit(f"{archive}: file {name} is missing")
                 data = tar.extractfile(files[name]).read()
                 texts[split, language] = data.decode("utf-8").splitlines()
     pairs: dict[Pair, None] = {}
     for split in ("train", "dev", "test"):
         for english, japanese in zip(texts[split, "en"], texts[split, "ja"], strict=True):
-            # Japanese is written without the spaces of the archive, which a program put between words.
+            # Drop the archive's spaces between Japanese words, which a program inserted.
             pairs[" ".join(english.split()), "".join(japanese.split())] = None
     return [pair for pair in pairs if all(pair)]
 
 
 def split_of(pair: Pair) -> str:
-    """`test`, `valid` or `train`: a function of the pair alone."""
+    """Return `test`, `valid` or `train`, depending only on the pair."""
     digest = hashlib.sha256("\t".join(pair).encode()).digest()
     number = int.from_bytes(digest[:8], "big") % ONE_IN
     return {0: "test", 1: "valid"}.get(number, "train")
 
 
 def split(pairs: list[Pair]) -> dict[str, list[Pair]]:
-    """The three splits. No sentence of either language is in two of them."""
+    """Return the three splits. No sentence of either language is in two of them."""
     splits: dict[str, list[Pair]] = {}
     seen: tuple[set[str], set[str]] = (set(), set())
     for name in ("test", "valid", "train"):
@@ -67,7 +67,7 @@ def split(pairs: list[Pair]) -> dict[str, list[Pair]]:
 
 
 def train_tokenizer(pairs: list[Pair], folder: Path, vocab_size: int) -> None:
-    """One vocabulary for both languages; written as `spiece.model` and as `tokenizer.json`."""
+    """Train one vocabulary for both languages; write `spiece.model` and `tokenizer.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -80,7 +80,7 @@ def train_tokenizer(pairs: list[Pair], folder: Path, vocab_size: int) -> None:
 
 
 def read_pairs(file: Path) -> list[Pair]:
-    """The pairs of a split as `main` writes it: a line each, the sentences separated by a tab."""
+    """Read a split that `main` wrote: one pair per line, separated by a tab."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return [(english, japanese) for english, japanese in (line.split("\t") for line in lines)]
 
@@ -100,7 +100,7 @@ def main(words: list[str] | None = None) -> None:
     train_tokenizer(splits["train"], args.work / "tokenizer", args.vocabulary)
     left_out = len(pairs) - sum(map(len, splits.values()))
     print(", ".join(f"{name}: {len(found):,} pairs" for name, found in splits.items()))
-    print(f"in no split, for they share a sentence with a held-out pair: {left_out:,}")
+    print(f"dropped, as they share a sentence with a held-out pair: {left_out:,}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How good the pair is, by position: perplexity of both models and acceptance rate, every 50 tokens.
+"""Perplexity of a pair and its acceptance rate by position, every 50 tokens.
 
     python training/positions.py
     python training/positions.py --target work/target --draft work/draft
 
-Two tables. On windows of the held-out novels: perplexity of both models, and alpha at temperature 1 (the mean
-of Σ min(target, draft)) and at 0 (how often the two argmaxes are equal). And on text that the target itself
-writes after the first tokens of such windows, which is what a draft is asked to guess: alpha at the same
-temperatures. Greedy text of a small model soon repeats itself; a repetition is easy to guess, so the second
-table also has alpha at temperature 0 outside of repetitions, and the share of the text that is not in one.
+The first table uses windows of the held-out novels: perplexity of both models, and alpha at temperature 1
+(the mean of Σ min(target, draft)) and 0 (the share of equal argmaxes). The second uses text that the target
+generates after the first tokens of such windows: alpha at the same temperatures. Greedy text of a small model
+soon repeats itself, which is easy to draft; so the second table also has alpha at temperature 0 outside of
+repetitions, and the share of text outside of them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import specdec
 
 SEED = 17760704
 NAMES = ("target", "draft")
-N_PROMPT = 16  # tokens of a novel that the target continues
-LONGEST = 64  # tokens of the longest period that counts as a repetition
+N_PROMPT = 16  # prompt tokens from a novel
+LONGEST = 64  # longest period of a repetition in tokens
 
 Array = NDArray[np.float64]
 
 
 def distributions(model: specdec.Model, ids: list[int], n_threads: int) -> Array:
-    """[len(ids), n_vocab], row i after ids[: i + 1], at temperature 1."""
+    """Return distributions [len(ids), n_vocab] at temperature 1, row i after ids[: i + 1]."""
     return specdec.distribution(model.logits(ids, n_threads=n_threads))
 
 
 def judge(target: Array, draft: Array) -> dict[str, Array]:
-    """Acceptance at both temperatures, [n_positions]."""
+    """Return the acceptance rate [n_positions] at both temperatures."""
     return {
         "T=1": np.minimum(target, draft).sum(axis=1),
         "T=0": (target.argmax(axis=1) == draft.argmax(axis=1)).astype(np.float64),
@@ -42,9 +42,10 @@ def judge(target: Array, draft: Array) -> dict[str, Array]:
 
 
 def repeats(tokens: list[int]) -> NDArray[np.bool_]:
-    """Whether each token lies in a passage that stands there for the second time or more, in a row.
+    """Return whether each token is part of an immediate repetition.
 
-    A passage of p tokens, p <= LONGEST, is said again: at least p tokens, and 4, equal those p before them.
+    A passage with period p <= LONGEST repeats if at least max(p, 4) tokens equal those p positions before
+    them.
     """
     ids = np.asarray(tokens)
     found = np.zeros(len(ids), bool)
@@ -58,7 +59,7 @@ def repeats(tokens: list[int]) -> NDArray[np.bool_]:
 
 
 def by_position(columns: dict[str, Array], step: int, length: int) -> list[str]:
-    """Rows of a table: means over windows and `step` positions. Columns are [n_windows, length]."""
+    """Return table rows of means over windows and `step` positions; columns are [n_windows, length]."""
     rows = ["| positions | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
     spans = [(first, min(first + step, length)) for first in range(0, length, step)] + [(0, length)]
     for first, last in spans:
@@ -73,7 +74,7 @@ def by_position(columns: dict[str, Array], step: int, length: int) -> list[str]:
 
 
 def held_out(target: specdec.Model, draft: specdec.Model, windows: list[list[int]], n_threads: int) -> dict:
-    """Perplexities and acceptance rates on the novels."""
+    """Return perplexities and acceptance rates on the novels."""
     found: dict[str, list[Array]] = {}
     for ids in windows:
         probs = [distributions(model, ids[:-1], n_threads) for model in (target, draft)]
@@ -87,7 +88,7 @@ def held_out(target: specdec.Model, draft: specdec.Model, windows: list[list[int
 
 
 def own_text(target: specdec.Model, draft: specdec.Model, windows: list[list[int]], n_threads: int) -> dict:
-    """Acceptance rates on what the target writes at each temperature, at the positions after the prompt."""
+    """Return acceptance rates on the target's text at each temperature, after the prompt."""
     columns: dict[str, Array] = {}
     prompts = [ids[:N_PROMPT] for ids in windows]
     length = len(windows[0]) - 1
@@ -113,7 +114,7 @@ def own_text(target: specdec.Model, draft: specdec.Model, windows: list[list[int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", type=Path, help="folders; without them the pair in the package")
+    parser.add_argument("--target", type=Path, help="folder; default: the embedded pair")
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--valid", type=Path, default=Path(__file__).parent / "work" / "valid.npy")
     parser.add_argument("--windows", type=int, default=64, help="of the novels, evenly spaced")

@@ -1,13 +1,12 @@
-"""Distill the draft of the embedded pair from the trained target: one command, resumable, on a GPU or a CPU.
+"""Distill the draft of the embedded pair from the trained target; resumable, on a GPU or CPU.
 
     python training/train_draft.py
-    python training/train_draft.py --samples    # half of the text written by sample_target.py
+    python training/train_draft.py --samples    # half of the text is from sample_target.py
 
-The draft learns the target's whole distribution after every token: first by the
-Kullback-Leibler divergence, then by the total variation distance, which is 1 − β of Theorem 3.5
-(Leviathan et al. 2023): the second phase maximises the acceptance rate itself, as their section 5
-proposes and DistillSpec (Zhou et al. 2023) does. Half of the text is the novels', half the target's
-own writing, which is what the draft will have to guess.
+The draft learns the target's complete distribution after every token: first by the Kullback-Leibler
+divergence, then by the total variation distance, 1 − β of Theorem 3.5 (Leviathan et al. 2023). The second
+phase maximizes the acceptance rate directly, as their section 5 proposes and DistillSpec (Zhou et al. 2023)
+does. With --samples half of the text is the target's own, as when drafting.
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ from network import DRAFT, TARGET, Decoder, load_folder, save_folder
 
 SEED = 20221130
 TOKENS_PER_STEP = 65536
-CONTEXT = 1024  # every position that the draft will be asked at
-# Up to here Kullback-Leibler, from the end of the ramp on total variation.
-RAMP = (0.4, 0.6)
-# Total variation is at most 1 where the other is counted in nats: about equal gradients.
-VARIATION_SCALE = 4.0
+CONTEXT = 1024
+RAMP = (0.4, 0.6)  # share of the steps that moves from Kullback-Leibler to total variation
+VARIATION_SCALE = 4.0  # makes the gradients about equal, as total variation is at most 1
 
 
 @torch.no_grad()
 def held_out_alpha(target: Decoder, draft: Decoder, ids: np.ndarray) -> tuple[float, float]:
-    """Acceptance rate E[Σ min] on held-out text, and the share of equal argmaxes, at all positions."""
+    """Return the acceptance rate E[Σ min] on held-out text, and the share of equal argmaxes."""
     starts = np.linspace(0, len(ids) - CONTEXT - 1, 32).astype(np.int64)
     rows = torch.from_numpy(np.stack([ids[s : s + CONTEXT].astype(np.int64) for s in starts]))
     alphas, equal = [], []
@@ -52,8 +49,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(__file__).parent / "work")
     parser.add_argument("--target", type=Path, help="folder of the target (default: target in --work)")
-    parser.add_argument("--samples", action="store_true", help="half of the text is the target's own")
-    parser.add_argument("--begin", type=Path, help="folder of the weights to begin with")
+    parser.add_argument("--samples", action="store_true", help="use the target's own text for half")
+    parser.add_argument("--begin", type=Path, help="folder of initial weights")
     parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--steps", type=int, default=3450)
     parser.add_argument("--tokens-per-pass", type=int, default=65536)
@@ -65,7 +62,7 @@ def main() -> None:
     samples = np.load(args.work / "samples.npy") if args.samples else None
     train, valid = (np.load(args.work / f"{s}.npy", mmap_mode="r") for s in ("train", "valid"))
     target = Decoder(TARGET)
-    load_folder(target, args.target or args.work / "target")  # what is shipped, rounded to bf16
+    load_folder(target, args.target or args.work / "target")  # the shipped weights
     target.requires_grad_(False).to(args.device)
     draft = Decoder(DRAFT).to(args.device)
     if args.begin is not None:

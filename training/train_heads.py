@@ -1,13 +1,12 @@
-"""Train the heads of the embedded target: one command, resumable, on a CPU.
+"""Train the decoding heads of the embedded target; resumable, on a CPU.
 
     python training/sample_target.py
     python training/train_heads.py
 
-Hydra's heads with the target's own output: from the hidden state that the target's head reads, the root's
-embedding and those of the guesses before, each head learns the target's whole distribution at its offset,
-first by the Kullback-Leibler divergence, then by the total variation distance, as the draft of the pair does.
-The target is run once over the text, and its hidden states are kept. Half of the text is the novels', half
-the target's own writing.
+Hydra heads with the target's output matrix. Each head reads the input of the target's head and the embeddings
+of the root and earlier draft tokens, and learns the target's distribution at its offset: first by the
+Kullback-Leibler divergence, then by the total variation distance, as in train_draft.py. The target runs once
+over the text, and its hidden states are stored. Half of the text is from novels, half from the target.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from train_draft import RAMP, VARIATION_SCALE
 SEED = 0
 CONTEXT = 512
 TOKENS_PER_STEP = 4096
-DECAY = 0.8  # a head's loss in that of the head before (Medusa)
+DECAY = 0.8  # weight of a head's loss relative to the previous head's (Medusa)
 HELD_OUT = 32  # windows of the held-out novels
 
 
 def hidden_states(target: specdec.Model, rows: np.ndarray, path: Path, n_threads: int) -> np.ndarray:
-    """What the target's head reads after each token of windows [n, CONTEXT]; kept in a file, as float16."""
+    """Return the inputs of the target's head for windows [n, CONTEXT], stored in a file as float16."""
     if not path.exists():
         layer = target.config.n_layer + 1
         part = path.with_suffix(".part.npy")
@@ -60,29 +59,27 @@ def windows(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def held_out_alphas(
     heads: HeadsNetwork, ids: np.ndarray, hidden: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E[Σ min] of each head given the text before its token, and its share of equal argmaxes."""
+    """Return E[Σ min] of each head given the text before its token, and its share of equal argmaxes."""
     n_heads, alphas, equal = heads.shape.n_heads, [], []
     for row, states in zip(ids, hidden, strict=True):
         seen, x = torch.from_numpy(row.astype(np.int64)), torch.from_numpy(states.astype(np.float32))
         n = CONTEXT - n_heads
         with torch.autocast("cpu", torch.bfloat16):
             target = heads.ends.logits(x)
-            drafts = [heads(x[:n], behind(seen, k, n), k) for k in range(1, n_heads + 1)]
-        laws = [target[k : k + n] for k in range(1, n_heads + 1)]
-        alphas.append([1 - loop.divergences(t, d)[1].item() for t, d in zip(laws, drafts, strict=True)])
-        equal.append(
-            [(t.argmax(-1) == d.argmax(-1)).float().mean() for t, d in zip(laws, drafts, strict=True)]
-        )
+            drafts = [heads(x[:n], seen_by(seen, k, n), k) for k in range(1, n_heads + 1)]
+        both = list(zip((target[k : k + n] for k in range(1, n_heads + 1)), drafts, strict=True))
+        alphas.append([1 - loop.divergences(t, d)[1].item() for t, d in both])
+        equal.append([(t.argmax(-1) == d.argmax(-1)).float().mean() for t, d in both])
     return np.mean(alphas, axis=0), np.mean(equal, axis=0)
 
 
-def behind(ids: Tensor, k: int, n: int) -> Tensor:
-    """[n, k] the tokens that head `k` sees: the root and those behind it."""
+def seen_by(ids: Tensor, k: int, n: int) -> Tensor:
+    """Return the tokens [n, k] that head `k` reads: the root and the tokens after it."""
     return torch.stack([ids[1 + i : 1 + i + n] for i in range(k)], dim=-1)
 
 
 def frequent(*texts: np.ndarray, n_vocab: int) -> np.ndarray:
-    """All tokens, those first of which several texts have the largest shares."""
+    """Return all tokens, sorted by their total share in several texts, the largest first."""
     shares = sum(np.bincount(ids.ravel(), minlength=n_vocab) / ids.size for ids in texts)
     return np.argsort(-shares, kind="stable")
 
@@ -93,8 +90,8 @@ def main() -> None:
     parser.add_argument("--target", type=Path, help="folder of the target (default: the embedded one)")
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=2)
-    parser.add_argument("--medusa", action="store_true", help="heads that see no guesses")
-    parser.add_argument("--tokens", type=int, default=1024, help="tokens that the heads may guess")
+    parser.add_argument("--medusa", action="store_true", help="heads that do not read draft tokens")
+    parser.add_argument("--tokens", type=int, default=1024, help="size of the draft's vocabulary")
     parser.add_argument("--windows", type=int, default=3500, help="windows of the novels")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--steps", type=int, default=700)
@@ -118,7 +115,7 @@ def main() -> None:
     }
     shape = HeadsShape(target.config.d_model, target.config.n_vocab, args.heads, args.blocks, not args.medusa)
     heads = HeadsNetwork(shape, TargetEnds.of(target))
-    ends = TargetEnds(heads.ends.table, heads.ends.head.bfloat16())  # so that no step converts it again
+    ends = TargetEnds(heads.ends.table, heads.ends.head.bfloat16())  # converted once
     heads.ends = ends
     optimizers = loop.Optimizers(
         heads, 2 * args.learning_rate, args.learning_rate, is_table=lambda name: "input" in name
@@ -131,13 +128,13 @@ def main() -> None:
     curve = loop.LossCurve(args.work / "heads_loss.tsv", ("step", "tokens", "kl", *names, "seconds"), start)
 
     def losses(x: Tensor, ids: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Of one window: the loss, and the first head's divergence."""
+        """Return the loss of one window and the first head's divergence."""
         n = CONTEXT - args.heads
         with torch.no_grad():
             target_logits = ends.logits(x)
         total, first = torch.zeros(()), torch.zeros(())
         for k in range(1, args.heads + 1):
-            logits = heads(x[:n], behind(ids, k, n), k)
+            logits = heads(x[:n], seen_by(ids, k, n), k)
             kl, variation = loop.divergences(target_logits[k : k + n], logits)
             total = total + DECAY ** (k - 1) * ((1 - weight) * kl + weight * VARIATION_SCALE * variation)
             first = kl if k == 1 else first

@@ -1,10 +1,10 @@
-"""Train the target of the embedded pair: one command, resumable, on a GPU or a CPU.
+"""Train the target of the embedded pair; resumable, on a GPU or CPU.
 
     python training/corpus.py novels.tar.xz
     python training/train_target.py
 
-From `QUANTIZED` of the steps on the matrices are rounded to the grid of int4 in each forward pass, so that
-the weights end on it: one file of codes is the exact model in every number format.
+After a share `QUANTIZED` of the steps each forward pass rounds the matrices to the int4 grid. So the weights
+end on the grid, and one file of codes is the exact model in every number format.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Train the target of the translators from sentence pairs: one command, resumable, on a CPU.
+"""Train the target of the translators from sentence pairs; resumable, on a CPU.
 
     python training/pairs.py enja.tar.xz
     python training/train_translator.py
 
-The default number of steps is 31 passages through the pairs; with both drafts the work of a day on two cores.
-While the learning rate is held, up to 0.6 of the steps, a resumed run may be given another number.
+The default number of steps is 31 epochs; with both drafts it takes a day on two cores. While the learning
+rate is constant, up to 0.6 of the steps, a resumed run may change the number of steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--shape", choices=translator.SHAPES, default="target")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--dropout", type=float, default=0.1, help="0 where few steps are taken")
+    parser.add_argument("--dropout", type=float, default=0.1, help="use 0 for few steps")
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--pairs-per-step", type=int, default=PAIRS_PER_STEP)
     parser.add_argument("--threads", type=int, default=2)
@@ -56,7 +56,7 @@ def main(words: list[str] | None = None) -> None:
     begun, recent = time.perf_counter(), []
     stream = translator.batches(sources, targets, args.pairs_per_step, SEED, range(start, args.steps))
     for step, rows in tqdm(stream, initial=start, total=args.steps, mininterval=10):
-        torch.manual_seed(SEED + step)  # of dropout: a resumed run drops what an unbroken one would
+        torch.manual_seed(SEED + step)  # for dropout, equal in a resumed run
         x, y = (translator.padded([side[i] for i in rows]) for side in (sources, targets))
         with torch.autocast("cpu", torch.bfloat16):
             loss = translator.cross_entropy(model, x, y)

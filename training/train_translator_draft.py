@@ -1,13 +1,13 @@
-"""Distill a draft of the translators from the trained target: one command for each, resumable, on a CPU.
+"""Distill a draft of the translators from the trained target; resumable, on a CPU.
 
     python training/train_translator.py
     python training/train_translator_draft.py small
     python training/train_translator_draft.py tiny
 
-The target first translates training sources, greedily and at temperature 1 (kept in `translations/`, for both
-drafts). Then the draft learns the target's whole distribution after every token of these translations and of
-the collection's own: first by the Kullback-Leibler divergence, then by the total variation distance, which is
-one minus the acceptance rate, as in `train_draft.py`.
+The target first translates the training sources, greedily and at temperature 1 (stored in `translations/`,
+for both drafts). Then the draft learns the target's complete distribution after every token of these and of
+the collection's translations: first by the Kullback-Leibler divergence, then by the total variation distance
+(one minus the acceptance rate), as in `train_draft.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from translator import Ids
 
 SEED = 20160816
 PAIRS_PER_STEP = 256
-# Up to here Kullback-Leibler, from the end of the ramp on total variation; see train_draft.py.
+# See train_draft.py.
 RAMP = (0.5, 0.7)
 VARIATION_SCALE = 4.0
 
@@ -41,7 +41,7 @@ def held_out_rates(
     target: T5ForConditionalGeneration, draft: T5ForConditionalGeneration, sources: Sequence[Ids],
     translations: Sequence[Ids], size: int = 128,
 ) -> tuple[float, float]:  # fmt: skip
-    """Acceptance rate E[Σ min] on translations, and the share of equal argmaxes."""
+    """Return the acceptance rate E[Σ min] on translations, and the share of equal argmaxes."""
     overlap, equal, n_tokens = 0.0, 0.0, 0
     for first in range(0, len(sources), size):
         x, y = (translator.padded(side[first : first + size]) for side in (sources, translations))
@@ -57,9 +57,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("draft", choices=[name for name in translator.SHAPES if name != "target"])
     parser.add_argument("--work", type=Path, default=WORK)
-    parser.add_argument(
-        "--sources", type=int, help="that the target translates; default: all of the training pairs"
-    )
+    parser.add_argument("--sources", type=int, help="number of sources to translate; default: all")
     parser.add_argument("--learning-rate", type=float, default=6e-3)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--pairs-per-step", type=int, default=PAIRS_PER_STEP)
@@ -69,20 +67,20 @@ def main(words: list[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
 
     tokenizer = args.work / "tokenizer"
-    target = translator.load_folder(args.work / "target").eval()  # what is used, rounded to bf16
+    target = translator.load_folder(args.work / "target").eval()  # rounded to bf16, as shipped
     target.requires_grad_(False)
     for module in target.modules():
         if isinstance(module, nn.Linear):
-            module.bfloat16()  # which they are already, so that no step converts them again
+            module.bfloat16()  # converted once, without loss
     sources, references = translator.encode(tokenizer, read_pairs(args.work / "train.tsv"))
     sources, references = sources[: args.sources], references[: args.sources]
     valid, _ = translator.encode(tokenizer, read_pairs(args.work / "valid.tsv"))
     folder = args.work / "translations"
     greedy, sampled = (
-        written(target, sources, folder / kind, kind == "sampled") for kind in ("greedy", "sampled")
+        written(target, sources, folder / mode, mode == "sampled") for mode in ("greedy", "sampled")
     )
     valid_greedy, valid_sampled = (
-        written(target, valid, folder / f"valid-{kind}", kind == "sampled") for kind in ("greedy", "sampled")
+        written(target, valid, folder / f"valid-{mode}", mode == "sampled") for mode in ("greedy", "sampled")
     )
     sources, translations = sources * 3, references + greedy + sampled
 

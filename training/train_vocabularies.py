@@ -1,12 +1,12 @@
-"""Drafts of the embedded target with other vocabularies, for the comparison of vocabularies; on a CPU.
+"""Train drafts of the embedded target with other vocabularies, for benchmarks, on a CPU.
 
     python training/train_vocabularies.py novels.tar.xz --work training/work/vocabularies
 
-For each overlap a byte-level BPE vocabulary of 8,192 tokens is made: of the merges of the embedded pair's
-tokenizer the first so many, and then the most frequent others whose tokens it has not. Each draft has the
-shape of the embedded draft and begins with its weights: a new token with the mean of the embeddings of the
-tokens that it is for the embedded pair. Then all are trained on the same novels for as many tokens; so is a
-draft with the embedded pair's own vocabulary, overlap 100 %, which the others are compared with.
+For each overlap the script makes a byte-level BPE vocabulary of 8,192 tokens: the first merges of the
+embedded pair's tokenizer, and then the most frequent merges with tokens that it lacks. Each draft starts from
+the embedded draft's weights; the embedding of a new token is the mean over its tokens in the embedded
+vocabulary. All drafts train on the same novels for the same number of tokens, including one with the embedded
+vocabulary (overlap 100 %) as a baseline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Pair = tuple[str, str]
 
 
 def words_of(tokenizer: Tokenizer, texts: list[str], n_most: int) -> list[tuple[str, int]]:
-    """The most frequent words of texts, as the tokenizer cuts them, and how often each occurs."""
+    """Return the most frequent words of texts, by the pre-tokenizer, and their counts."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
@@ -43,7 +43,7 @@ def words_of(tokenizer: Tokenizer, texts: list[str], n_most: int) -> list[tuple[
 
 
 def merge(symbols: list[str], pair: Pair) -> list[str]:
-    """A word with all occurrences of a pair merged, from the left."""
+    """Merge all occurrences of a pair in a word, from the left."""
     merged: list[str] = []
     for symbol in symbols:
         if merged and (merged[-1], symbol) == pair and not merged[-1].startswith("\0"):
@@ -54,7 +54,7 @@ def merge(symbols: list[str], pair: Pair) -> list[str]:
 
 
 def other_vocabulary(original: Tokenizer, texts: list[str], overlap: float) -> dict[str, Any]:
-    """A tokenizer.json that has `overlap` of the tokens of another one, the first of them."""
+    """Return a tokenizer.json that shares the first `overlap` of the tokens of another one."""
     state = json.loads(original.to_str())
     known = state["model"]["vocab"]
     pairs: list[Pair] = [tuple(pair) for pair in state["model"]["merges"]]
@@ -76,7 +76,7 @@ def other_vocabulary(original: Tokenizer, texts: list[str], overlap: float) -> d
     heapify(heap)
     while len(vocabulary) < VOCAB_SIZE:
         n, best = heappop(heap)
-        if -n != counts[best]:  # it has changed: to be looked at again
+        if -n != counts[best]:  # outdated
             if counts[best] > 0:
                 heappush(heap, (-counts[best], best))
             continue
@@ -104,7 +104,7 @@ def other_vocabulary(original: Tokenizer, texts: list[str], overlap: float) -> d
 
 
 def begun(original: Tokenizer, other: Tokenizer) -> Decoder:
-    """The embedded draft with the embeddings of another vocabulary."""
+    """Return the embedded draft with the embeddings of another vocabulary."""
     draft = Decoder(DRAFT)
     load_folder(draft, EMBEDDED)
     old, rows = draft.embed.weight.detach().clone(), []
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--overlaps", type=float, nargs="+", default=[1.0, 0.9, 0.7, 0.3])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--characters", type=int, default=8_000_000, help="of the novels that are read")
+    parser.add_argument("--characters", type=int, default=8_000_000, help="characters of the novels to use")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -1,4 +1,4 @@
-"""What a translator writes itself: text of its own distribution for a draft to learn from."""
+"""Translations by a trained translator, for a draft to learn from."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BATCH = 256
 def written(
     target: T5ForConditionalGeneration, sources: Sequence[Ids], folder: Path, sampled: bool
 ) -> list[Ids]:
-    """A translation of each source with its end: sampled at temperature 1, or greedy.
+    """Translate each source, sampled at temperature 1 or greedily, with the end token.
 
-    Sources are taken in order of length, `BATCH` at a time. A batch is a file in `folder`, so an interrupted
-    run continues where it was. The folder belongs to one target and one list of sources.
+    Translates in order of length, `BATCH` at a time, with one file per batch in `folder`, so an interrupted
+    run continues. The folder belongs to one target and one list of sources.
     """
     folder.mkdir(parents=True, exist_ok=True)
     order = np.argsort([len(source) for source in sources], kind="stable")
@@ -42,10 +42,10 @@ def written(
 
 @torch.no_grad()
 def translate(target: T5ForConditionalGeneration, sources: Sequence[Ids], sampled: bool, seed: int) -> Ids:
-    """[n_sources, longest], filled with PAD after the end."""
+    """Return translations [n_sources, longest], padded with PAD."""
     torch.manual_seed(seed)
     x = padded(sources)
-    law: dict[str, Any] = {"do_sample": True, "top_k": 0} if sampled else {"do_sample": False}
+    mode: dict[str, Any] = {"do_sample": True, "top_k": 0} if sampled else {"do_sample": False}
     with torch.autocast("cpu", torch.bfloat16):
-        ids = target.generate(input_ids=x, attention_mask=(x != PAD).long(), max_new_tokens=LONGEST, **law)
+        ids = target.generate(input_ids=x, attention_mask=(x != PAD).long(), max_new_tokens=LONGEST, **mode)
     return ids[:, 1:].numpy().astype(np.uint16)

@@ -1,6 +1,6 @@
 """The translators in PyTorch: T5 v1.1 in three sizes, batches of pairs, Hugging Face folders.
 
-The network is transformers' own `T5ForConditionalGeneration`, so what is trained is what is saved.
+The network is transformers' `T5ForConditionalGeneration`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from transformers import T5Config, T5ForConditionalGeneration
 from pairs import Pair
 
 PAD, END = 0, 1  # as in T5; a translation begins with PAD
-LONGEST = 64  # tokens of a sentence with its end; longer ones are not trained on
+LONGEST = 64  # longest sentence in tokens, with its end
 
 Ids = NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a translator; names as in the C core. Encoder and decoder have n_layer each."""
+    """Dimensions of a translator; encoder and decoder have n_layer layers each."""
 
     d_model: int
     d_ff: int
@@ -44,11 +44,11 @@ SHAPES = {
     "small": Shape(d_model=96, d_ff=256, n_layer=1, n_head=3, d_head=32),
     "tiny": Shape(d_model=32, d_ff=64, n_layer=1, n_head=2, d_head=16),
 }
-"""The target, and drafts of about 5 % and 1 % of its parameters."""
+"""The target, and drafts with about 5 % and 1 % of its parameters."""
 
 
 def build(shape: Shape, n_vocab: int, dropout: float = 0.0) -> T5ForConditionalGeneration:
-    """A translator with random weights, for Muon and AdamW at one learning rate."""
+    """Make a translator with random weights, for Muon and AdamW at one learning rate."""
     config = T5Config(
         vocab_size=n_vocab, d_model=shape.d_model, d_ff=shape.d_ff, d_kv=shape.d_head,
         num_layers=shape.n_layer, num_decoder_layers=shape.n_layer, num_heads=shape.n_head,
@@ -56,7 +56,7 @@ def build(shape: Shape, n_vocab: int, dropout: float = 0.0) -> T5ForConditionalG
         pad_token_id=PAD, eos_token_id=END, decoder_start_token_id=PAD,
     )  # fmt: skip
     model = T5ForConditionalGeneration(config)
-    # T5 v1.1 has a head of its own; transformers ties it whatever the configuration says.
+    # T5 v1.1 has an untied head; transformers ties it in any case.
     model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
     for name, weight in model.named_parameters():
         if weight.dim() < 2:
@@ -73,15 +73,15 @@ def build(shape: Shape, n_vocab: int, dropout: float = 0.0) -> T5ForConditionalG
 
 
 def is_table(name: str) -> bool:
-    """Whether a parameter has a row for each token or distance: AdamW takes these, Muon the matrices."""
+    """Return whether a parameter has a row per token or distance; AdamW trains these, Muon the matrices."""
     return name in ("shared.weight", "lm_head.weight") or "relative_attention_bias" in name
 
 
 def save_folder(model: T5ForConditionalGeneration, folder: Path, tokenizer: Path) -> None:
-    """Weights in bf16, configuration and tokenizer, as transformers and `specdec.load` read them."""
+    """Write weights in bf16, configuration and tokenizer, for transformers and `specdec.load`."""
     copy.deepcopy(model).bfloat16().save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
-    # transformers writes True for every T5; its older versions and other readers take the word for the head.
+    # transformers writes True for every T5; its older versions and other readers would tie the head.
     config["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for file in tokenizer.iterdir():
@@ -89,12 +89,12 @@ def save_folder(model: T5ForConditionalGeneration, folder: Path, tokenizer: Path
 
 
 def load_folder(folder: Path) -> T5ForConditionalGeneration:
-    """What `save_folder` wrote, in f32."""
+    """Load a folder that `save_folder` wrote, in f32."""
     return T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
 
 
 def encode(tokenizer: Path, pairs: Sequence[Pair]) -> tuple[list[Ids], list[Ids]]:
-    """Ids of the sources and of the translations, each with its end; pairs that are too long are left out."""
+    """Return ids of sources and translations, each with its end token; drop pairs that are too long."""
     model = sentencepiece.SentencePieceProcessor(str(tokenizer / "spiece.model"))
     sides = [model.encode([pair[side] for pair in pairs], add_eos=True) for side in (0, 1)]
     kept = [
@@ -112,29 +112,27 @@ def n_vocab(tokenizer: Path) -> int:
 def batches(
     sources: Sequence[Ids], targets: Sequence[Ids], size: int, seed: int, steps: range
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """(step, indices) of some steps: `size` pairs of about the same lengths.
+    """Yield (step, indices): `size` pairs of about the same lengths.
 
-    A passage through the pairs is shuffled; every 64 batches of it are sorted by the lengths of target and
-    source, and cut. The generator is keyed by (seed, passage), so a resumed run sees what an unbroken one
-    would.
+    Each epoch is shuffled, and every 64 batches of it are sorted by the lengths of target and source. The
+    generator is keyed by (seed, epoch), so a resumed run sees the same batches.
     """
-    per_passage = len(targets) // size
-    if per_passage == 0:
+    per_epoch = len(targets) // size
+    if per_epoch == 0:
         raise SystemExit(f"{len(targets)} pairs are less than a batch of {size}")
     lengths = np.array([[len(row) for row in side] for side in (sources, targets)])  # lexsort: last key first
-    for passage in range(steps.start // per_passage, -(-steps.stop // per_passage)):
-        rng = np.random.default_rng((seed, passage))
-        order = rng.permutation(len(targets))[: per_passage * size]
+    for epoch in range(steps.start // per_epoch, -(-steps.stop // per_epoch)):
+        rng = np.random.default_rng((seed, epoch))
+        order = rng.permutation(len(targets))[: per_epoch * size]
         pools = [order[i : i + 64 * size] for i in range(0, len(order), 64 * size)]
         order = np.concatenate([pool[np.lexsort(lengths[:, pool])] for pool in pools])
-        places = rng.permutation(per_passage)
-        for step, place in enumerate(places, passage * per_passage):
+        for step, index in enumerate(rng.permutation(per_epoch), epoch * per_epoch):
             if step in steps:
-                yield step, order[place * size : (place + 1) * size]
+                yield step, order[index * size : (index + 1) * size]
 
 
 def padded(rows: Sequence[Ids], multiple: int = 4) -> Tensor:
-    """[n_rows, longest] int64, filled with PAD; few different lengths, so that memory is used again."""
+    """Pad rows with PAD to [n_rows, longest] int64, rounded up to few lengths to reuse memory."""
     longest = -(-max(map(len, rows)) // multiple) * multiple
     ids = np.full((len(rows), longest), PAD, np.int64)
     for row, filled in zip(rows, ids, strict=True):
@@ -143,11 +141,11 @@ def padded(rows: Sequence[Ids], multiple: int = 4) -> Tensor:
 
 
 def logits(model: T5ForConditionalGeneration, sources: Tensor, targets: Tensor) -> Tensor:
-    """[n_rows, length, n_vocab]: of every token of the targets, padding too."""
+    """Return logits [n_rows, length, n_vocab] of every target token, padding included."""
     before = F.pad(targets[:, :-1], (1, 0), value=PAD)
     mask = sources != PAD
     encoded = model.encoder(input_ids=sources, attention_mask=mask).last_hidden_state
-    # No mask in the decoder but the causal one: padding stands after what is counted.
+    # The decoder needs only the causal mask, as padding comes last.
     hidden = model.decoder(
         input_ids=before, encoder_hidden_states=encoded, encoder_attention_mask=mask, use_cache=False
     ).last_hidden_state
@@ -155,7 +153,7 @@ def logits(model: T5ForConditionalGeneration, sources: Tensor, targets: Tensor) 
 
 
 def cross_entropy(model: T5ForConditionalGeneration, sources: Tensor, targets: Tensor) -> Tensor:
-    """Mean −ln p of the tokens of the targets."""
+    """Return the mean −ln p of the target tokens."""
     found = logits(model, sources, targets).float()
     return F.cross_entropy(found.flatten(0, 1), targets.flatten(), ignore_index=PAD)
 
@@ -164,7 +162,7 @@ def cross_entropy(model: T5ForConditionalGeneration, sources: Tensor, targets: T
 def held_out_loss(
     model: T5ForConditionalGeneration, sources: Sequence[Ids], targets: Sequence[Ids], size: int = 128
 ) -> float:
-    """Mean −ln p of the tokens of the translations, without dropout."""
+    """Return the mean −ln p of the translations' tokens, without dropout."""
     training, total, n_tokens = model.training, 0.0, 0
     model.eval()
     order = np.argsort([len(target) for target in targets], kind="stable")

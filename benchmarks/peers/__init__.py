@@ -1,15 +1,14 @@
-"""specdec beside other engines: the same random weights, in one run, taking turns.
+"""Interleaved runs of specdec and other engines with the same random weights.
 
-The engines come with ``pip install '.[bench]'``; --work takes their models (30 GB for all; kept).
-llama-cpp-python is to be built for this processor, with ``--no-binary llama-cpp-python`` and
-``CMAKE_ARGS=-DGGML_NATIVE=ON``; by GCC on a processor with AMX add
-``-DCMAKE_CXX_FLAGS=-include$PWD/benchmarks/peers/amx_memory.h``, without which what GCC 12 makes of its AMX
-kernels crashes. llama.cpp's server is built of the same sources into --work, or named by the environment
-variable LLAMA_SERVER.
+Install the engines with ``pip install '.[bench]'``; --work is the folder of their models (30 GB for all).
+Build llama-cpp-python for this processor: ``--no-binary llama-cpp-python`` and
+``CMAKE_ARGS=-DGGML_NATIVE=ON``; with GCC on a processor with AMX add
+``-DCMAKE_CXX_FLAGS=-include$PWD/benchmarks/peers/amx_memory.h``, as AMX kernels compiled by GCC 12 crash
+without it. llama.cpp's server is built from the same sources in --work, or named by the environment variable
+LLAMA_SERVER.
 
-Each engine is a process of its own (`worker.py`), which holds one model at a time and is stopped (SIGSTOP)
-while another works. When the models do not fit in memory together (--memory), the peers come in groups,
-specdec among each.
+Each engine runs in a process (`worker.py`) that holds one model at a time and is stopped (SIGSTOP) while
+another works. If the models do not fit in memory together (--memory), peers run in groups, each with specdec.
 """
 
 from benchmarks.peers.comparing import (

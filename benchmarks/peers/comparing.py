@@ -1,4 +1,4 @@
-"""Speed of specdec beside other engines: forward passes, speculative decoding of one prompt, many prompts."""
+"""Speed of specdec and other engines: forward passes, speculative decoding of one prompt, many prompts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.builds import Answer, Worker
+from benchmarks.interleaved import DTYPES, Options
 from benchmarks.peers.engine import CELLS
 from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS
 from benchmarks.report import Report, Spread
 from benchmarks.shapes import GGUF_TYPES, SHAPES, TIMED
-from benchmarks.turns import DTYPES, Options
 from specdec import _core
 
 PACKAGES = ("llama_cpp_python", "openvino", "openvino_genai", "transformers", "torch")
@@ -32,7 +32,7 @@ BITS = {
 
 
 def engine_process(engine: str, work: Path, n_threads: int) -> Worker:
-    """The process of an engine."""
+    """Start the process of an engine."""
     log = work / "logs" / f"{engine}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {
@@ -45,17 +45,17 @@ def engine_process(engine: str, work: Path, n_threads: int) -> Worker:
 
 @dataclass
 class Column:
-    """What one engine did: a value per cell and round, or why there is none."""
+    """Values of one engine per cell and repeat, or the reason why there are none."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
     reason: str = ""
     settings: str = ""
-    cells: list[str] | None = None  # those that it can be asked; None: all
+    cells: list[str] | None = None  # supported cells; None: all
     difference: float | None = None
     agreement: str | None = None
 
     def refuse(self, answer: Answer) -> bool:
-        """Note why, if the answer says that it cannot."""
+        """Record the reason if the answer is a refusal, and return whether it is."""
         if "error" in answer:
             print(answer["error"], file=sys.stderr)
             self.reason = answer["error"].strip().splitlines()[-1]
@@ -65,25 +65,25 @@ class Column:
 
 @dataclass
 class Contest:
-    """specdec and its peers on one thing to do; for each peer, specdec's values in the peer's rounds."""
+    """Results of specdec and its peers on one task, with specdec's values in each peer's repeats."""
 
     columns: dict[str, Column]
-    beside: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    paired: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def best(self, cell: str, higher_is_better: bool, setting: str = "specdec") -> tuple[str, Spread] | None:
-        """The fastest peer, and how many times as fast specdec is, by round; None without a peer.
+        """Return the fastest peer and specdec's speed relative to it, by repeat; None without a peer.
 
-        `setting` is the column of specdec; only the first has values in the same rounds as every peer where
-        the peers come in groups.
+        `setting` is the column of specdec; with groups of peers, only the first is in the repeats of every
+        peer.
         """
         found = {}
-        for peer, ours in self.beside.items():
-            if peer.startswith("specdec"):  # another setting of it
+        for peer, ours in self.paired.items():
+            if peer.startswith("specdec"):  # another setting of specdec
                 continue
             if setting != "specdec":
                 ours = self.columns[setting].values
             pairs = list(zip(ours.get(cell, []), self.columns[peer].values.get(cell, []), strict=False))
-            if pairs and not self.columns[peer].reason:  # one may end early
+            if pairs and not self.columns[peer].reason:  # engines may fail midway
                 found[peer] = Spread.of(a / b if higher_is_better else b / a for a, b in pairs)
         peer = min(found, key=lambda name: found[name].median, default=None)
         return None if peer is None else (peer, found[peer])
@@ -92,27 +92,27 @@ class Contest:
 def compete(
     engines: Sequence[str],
     load: Answer,
-    turns: Callable[[int], Iterator[tuple[str, Answer]]],
+    requests: Callable[[int], Iterator[tuple[str, Answer]]],
     gigabytes: float,
     args: argparse.Namespace,
     check: Callable[[Worker, Column], None] = lambda worker, column: None,
 ) -> Contest:
-    """Let engines take turns.
+    """Run engines interleaved.
 
     Parameters
     ----------
     engines : sequence of str
-        specdec first.
+        Names, specdec first.
     load : dict
-        The request that loads, and before that prepares, the model or models.
-    turns : callable
-        Cells and their requests in a round.
+        Request that prepares and loads the models.
+    requests : callable
+        Yields cells and requests of a repeat.
     gigabytes : float
-        Memory one engine needs.
+        Memory per engine.
     args : Namespace
         The command line.
     check : callable
-        What else to ask an engine that has loaded.
+        Called with each loaded engine.
     """
     contest = Contest({name: Column() for name in engines})
     able = [name for name in engines if not contest.columns[name].refuse(_prepare(name, load, args))]
@@ -131,9 +131,9 @@ def compete(
             else:
                 workers[name] = worker
                 check(worker, column)
-        beside: dict[str, list[float]] = {}
+        paired: dict[str, list[float]] = {}
         for round_ in range(args.repeats):
-            for cell, request in turns(round_):
+            for cell, request in requests(round_):
                 names = list(workers) if "specdec" in workers else []
                 for name in names[round_ % len(names) :] + names[: round_ % len(names)] if names else []:
                     able_to = contest.columns[name].cells
@@ -143,23 +143,23 @@ def compete(
                     if contest.columns[name].refuse(answer):
                         workers.pop(name).close()
                         continue
-                    values = beside if name == "specdec" else contest.columns[name].values
+                    values = paired if name == "specdec" else contest.columns[name].values
                     values.setdefault(cell, []).append(answer["value"])
         for worker in workers.values():
             worker.close()
         for name in group:
-            contest.beside[name] = beside
-        for cell, values in beside.items():
+            contest.paired[name] = paired
+        for cell, values in paired.items():
             contest.columns["specdec"].values.setdefault(cell, []).extend(values)
     return contest
 
 
-#: Answers to requests that prepare, which take long to come to nothing where all has been made.
+#: Cached answers to prepare requests, which are slow even if all files exist.
 _prepared: dict[str, Answer] = {}
 
 
 def _prepare(name: str, load: Answer, args: argparse.Namespace) -> Answer:
-    """Let an engine make its files; once for all that differ in the number of sequences at once."""
+    """Let an engine write its files, once for all numbers of sequences."""
     request = load | ({"n_at_once": 0} if "n_at_once" in load else {})
     key = json.dumps([name, request], sort_keys=True)
     if key not in _prepared:
@@ -170,7 +170,7 @@ def _prepare(name: str, load: Answer, args: argparse.Namespace) -> Answer:
 
 
 def installed(package: str) -> str:
-    """Its version."""
+    """Return the version of a package."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -178,17 +178,17 @@ def installed(package: str) -> str:
 
 
 def n_gigabytes(shape: str, number: str) -> float:
-    """What a model's weights and a process around them take."""
+    """Estimate the memory of a process with a model's weights."""
     weights = sum(np.prod(s, dtype=float) for s in _core.tensor_shapes(SHAPES[shape]).values())
     return 0.5 + weights * BITS[number] / 8e9
 
 
 def engine_options(options: Options, engines: Mapping[str, str]) -> None:
-    """Those of all programs that run other engines."""
+    """Add the options of programs that run other engines."""
     options.work()
     options.many(
         "--formats", str, DTYPES, choices=(*DTYPES, *GGUF_TYPES),
-        help="a type of GGUF files: one file for all engines that read such files",
+        help="number formats, or GGUF types: one file for all engines that read GGUF",
     )  # fmt: skip
     options.many("--engines", str, engines, choices=engines)
 
@@ -197,13 +197,13 @@ def competing_options(options: Options, engines: Mapping[str, str], repeats: int
     engine_options(options, engines)
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     options.add(
-        "--memory", type=float, default=0.75 * free, help="gigabytes for all engines; default 3/4 of free"
+        "--memory", type=float, default=0.75 * free, help="gigabytes for all engines; default: 3/4 of free"
     )
     options.repeats(repeats)
 
 
 def begin(args: argparse.Namespace, report: Report) -> None:
-    """Make the work folder, put specdec first, say what is installed."""
+    """Create the work folder, put specdec first, and report installed packages."""
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
     args.engines = ["specdec", *(name for name in args.engines if name != "specdec")]
@@ -217,18 +217,18 @@ def forwards_options(options: Options) -> None:
     competing_options(options, ENGINES, 7)
     options.many("--shapes", str, TIMED, choices=SHAPES)
     options.many("--cells", str, CELLS, choices=CELLS)
-    options.add("--seconds", type=float, default=0.1, help="of each burst, at least one sample")
-    options.add("--prefill-seconds", type=float, default=0.5, help="the same of prefill")
+    options.add("--seconds", type=float, default=0.1, help="duration of each burst, at least one sample")
+    options.add("--prefill-seconds", type=float, default=0.5, help="duration of prefill bursts")
 
 
 def forwards(args: argparse.Namespace, report: Report) -> None:
     """Forward passes and prefill of specdec and other engines, in every number format.
 
-    Cells: plain, a forward of one position on a cache of 128; t(5) and t(9), one forward of 5 or 9
-    positions there, all logits; prefill, from an empty cache to the last position's logits. What has run is
-    in the cache afterwards. In every round each engine has a short burst of each cell. "off by" says how far
-    eight positions' logits are from specdec's in f32, in standard deviations of the logits. Ratios above 1
-    are specdec's.
+    Cells: plain, a forward pass of one position on a cache of 128; t(5) and t(9), one forward pass of 5 or 9
+    positions with all logits; prefill, from an empty cache to the last position's logits. All update the
+    cache. In every repeat each engine runs a short burst of each cell. "off by" is the largest difference of
+    eight positions' logits from specdec's in f32, in standard deviations of the logits. Ratios above 1 favor
+    specdec.
     """
     begin(args, report)
     references: dict[str, Any] = {}
@@ -292,9 +292,9 @@ def pairs_options(options: Options) -> None:
 
 
 def pairs(args: argparse.Namespace, report: Report) -> None:
-    """Speculative decoding of one prompt by specdec and other engines, with drafts of known acceptance.
+    """Speculative decoding of one prompt by specdec and other engines, with a known acceptance rate.
 
-    Tokens per second, without the prompt. Each engine's text must be the target's.
+    Tokens per second without prefill. Each engine's text must equal the target's.
     """
 
     def request(round_: int, target: str, n_at_once: int) -> Answer:
@@ -314,12 +314,11 @@ def batches_options(options: Options) -> None:
 
 
 def batches(args: argparse.Namespace, report: Report) -> None:
-    """Many prompts at once: tokens per second of all together, plain and speculative, beside other engines.
+    """Many prompts at once by specdec and other engines: total tokens per second, plain and speculative.
 
-    New tokens per second, from the call to its return: prompts of 16 to 48 random tokens are read
-    and each is continued by --tokens. There are twice as many prompts as are decoded at once (four at
-    least), so that prompts follow one another in a slot. In the rows of a draft specdec takes turns with
-    itself too: with gamma="auto", and without the draft.
+    New tokens per second of a whole call that continues prompts of 16 to 48 random tokens by --tokens. There
+    are twice as many prompts as sequences at once (at least four), so slots are reused. Rows with a draft
+    also include specdec with gamma="auto", and without the draft.
     """
 
     def request(round_: int, target: str, n_at_once: int) -> Answer:
@@ -335,7 +334,7 @@ def _rates(
     request: Callable[[int, str, int], Answer],
     more: dict[str, int],
 ) -> None:
-    """A table of tokens/s for every pair and format, a row for every gamma and number of prompts at once."""
+    """Measure tokens/s in a table per pair and format, a row per gamma and number of prompts at once."""
     begin(args, report)
     for pair, number in itertools.product(args.pairs, args.formats):
         target, draft = pair.split("+")
@@ -351,11 +350,13 @@ def _rates(
             load = {"target": {**job, "shape": target}, "draft": drafted, "gamma": gamma}
             load |= dict.fromkeys(more, n_at_once)
 
-            def turns(round_: int, target: str = target, n: int = n_at_once) -> Iterator[tuple[str, Answer]]:
+            def requests(
+                round_: int, target: str = target, n: int = n_at_once
+            ) -> Iterator[tuple[str, Answer]]:
                 yield "rate", request(round_, target, n)
 
             gigabytes = 1.0 + n_gigabytes(target, number) + (n_gigabytes(draft, number) if gamma else 0)
-            contest = compete(args.engines, load, turns, gigabytes, args)
+            contest = compete(args.engines, load, requests, gigabytes, args)
             cells = [
                 Spread.of(column.values["rate"])
                 if "rate" in column.values and not column.reason
@@ -375,7 +376,7 @@ def _rates(
 
 
 def _say_best(rows: list[tuple[Any, ...]], engines: list[str], report: Report) -> None:
-    """Each engine's fastest setting."""
+    """Report each engine's fastest setting."""
     for i, name in enumerate(engines, start=2):
         done = [row for row in rows if isinstance(row[i], Spread)]
         if done:

@@ -1,4 +1,4 @@
-"""What every engine can be asked: to hold a model and one sequence, and to run positions on its KV cache."""
+"""Base classes of the engines' adapters."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ import specdec
 from benchmarks.shapes import GGUF_TYPES, SHAPES, successors, write_checkpoint
 from specdec.models.checkpoints import open_checkpoint
 
-#: Models that are no shapes: those of the embedded pair, whose texts make sense.
+#: Trained models: the embedded pair.
 EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
 #: Tokens in the cache when decoding is timed.
 CACHE = 128
-#: What is timed: how many positions at once, on an empty cache (prefill) or on CACHE tokens.
-#: The last leaves the cache as the first wants it.
+#: Positions per timed forward pass, on an empty cache (prefill) or on CACHE tokens.
+#: The last leaves the cache as the first needs it.
 CELLS = {
     **{"plain": 1, "t(5)": 5, "t(9)": 9},
     **{"prefill 32": 32, "prefill 2048": 2048, "prefill 512": 512, "prefill 128": 128},
 }
-#: Tokens that a cache has room for.
-ROOM = 2048 + 64
+#: Cache capacity in tokens.
+CAPACITY = 2048 + 64
 
 
 class Unsupported(Exception):  # noqa: N818
-    """What was asked is not to be had from this engine; says why."""
+    """The engine does not support a request; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model in a number format, or in a type of GGUF files, and where its files may be put."""
+    """A model in a number format or GGUF type, and the folder for its files."""
 
     shape: str
     format: str
@@ -49,39 +49,39 @@ class Job:
 
     @property
     def config(self) -> dict:
-        """The canonical configuration."""
+        """Canonical configuration."""
         if self.shape in EMBEDDED:
             return open_checkpoint(self.checkpoint, tokenizer=False).config
         return SHAPES[self.shape]
 
     @property
     def name(self) -> str:
-        """What its files are called after."""
+        """Prefix of file names."""
         return self.shape if self.alpha == 1 else f"{self.shape}-alpha{self.alpha:g}"
 
     @property
     def checkpoint(self) -> Path:
-        """The Hugging Face folder every engine starts from; written if need be."""
+        """Hugging Face folder that every engine starts from; written if needed."""
         if self.shape in EMBEDDED:
             shipped = Path(specdec.__file__).with_name("embedded") / EMBEDDED[self.shape]
-            with warnings.catch_warnings(action="ignore"):  # that codes become numbers, exactly
+            with warnings.catch_warnings(action="ignore"):  # about exactly dequantized codes
                 return self.made(f"{self.shape}-bf16", lambda path: specdec.convert(shipped, path, "BF16"))
         return write_checkpoint(self.shape, self.work / f"{self.name}-bf16", "bf16", alpha=self.alpha)
 
     @property
     def gguf(self) -> Path | None:
-        """The file all engines read, where the format is a type of GGUF files; written if need be."""
+        """GGUF file that all engines read, if the format is a GGUF type; written if needed."""
         if self.format not in GGUF_TYPES:
             return None
         name = f"{self.name}-{self.format}.gguf"
         return self.made(name, lambda path: specdec.convert(self.checkpoint, path, self.format, force=True))
 
     def ids(self, n: int, seed: int = 0) -> list[int]:
-        """Random token ids, the same for all engines. Never the end token, which is the last id."""
+        """Return random token ids, equal for all engines, without the end token (the last id)."""
         return np.random.default_rng(seed).integers(0, self.config["n_vocab"] - 1, n).tolist()
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
-        """A file or folder in the work folder; made once, and whole or not at all."""
+        """Return a file or folder in the work folder, created atomically if missing."""
         path = self.work / name
         if not path.exists():
             partial = path.with_name(f"part.{os.getpid()}.{name}")
@@ -94,14 +94,14 @@ class Job:
 
 
 class Engine(ABC):
-    """One engine holding one model and one sequence. Constructing it loads the model.
+    """One engine with one model and one sequence. The constructor loads the model.
 
     Attributes
     ----------
     settings : str
-        What differs from the engine's defaults, for the report.
+        Differences from the engine's defaults, for the report.
     cells : tuple of str
-        What it is asked for.
+        Supported cells.
     """
 
     settings: str = ""
@@ -109,28 +109,28 @@ class Engine(ABC):
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.cached = 0  # tokens of the prompt that timing left in the cache
+        self.cached = 0  # prompt tokens that timing left in the cache
         self.known: set[str] = set()  # cells that have been run
 
     @classmethod
     @abstractmethod
     def prepare(cls, job: Job) -> None:
-        """Convert the model; in a process that does nothing else. Unsupported: cannot be."""
+        """Convert the model, in a separate process, or raise Unsupported."""
 
     @abstractmethod
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
-        """Run a prompt on an empty cache, where it stays; return the last position's logits [n_vocab]."""
+        """Run a prompt on an empty cache and keep it; return the last position's logits [n_vocab]."""
 
     @abstractmethod
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
-        """Append positions to the cache at once; return the logits of all [n_ids, n_vocab]."""
+        """Append positions to the cache; return their logits [n_ids, n_vocab]."""
 
     @abstractmethod
     def trim(self, n: int) -> None:
-        """Drop all but the first `n` tokens from the cache. Not timed."""
+        """Truncate the cache to `n` tokens. Not timed."""
 
     def timer(self, cell: str) -> Callable[[], list[float]]:
-        """A function that runs a cell once (or a few times) and returns seconds."""
+        """Return a function that runs a cell and returns seconds."""
         m = CELLS[cell]
         ids = self.job.ids(max(m, CACHE))
         if cell.startswith("prefill"):
@@ -157,12 +157,11 @@ class Engine(ABC):
         return once
 
     def burst(self, cell: str, seconds: float) -> list[float]:
-        """Samples of a cell for about so many seconds, at least one.
+        """Sample a cell for about `seconds`, at least once.
 
-        What runs in a third of that time before does not count: an engine that has been stopped comes to its
-        cores, and has its weights in the caches again. A run that takes longer than the whole burst counts
-        all the same, as what comes before it changes little of it; but for a cell's first run, in which
-        kernels are made and memory is taken.
+        The first third is a warm-up, in which a stopped engine gets its cores back and refills its caches. A
+        run longer than the whole burst counts without a warm-up, except for a cell's first run, which
+        compiles kernels and allocates memory.
         """
         once = self.timer(cell)
         if cell not in self.known:
@@ -179,7 +178,7 @@ class Engine(ABC):
         return samples
 
     def check(self) -> NDArray[np.float32]:
-        """Logits [8, n_vocab] of eight positions on a cache of 120, to compare engines by."""
+        """Return logits [8, n_vocab] of eight positions on a cache of 120, to compare engines."""
         ids = self.job.ids(CACHE)
         self.cached = 0
         self.trim(0)
@@ -188,7 +187,7 @@ class Engine(ABC):
 
 
 class Pair(ABC):
-    """One engine decoding at temperature 0, plainly or with a draft. Constructing it loads the models.
+    """One engine decoding at temperature 0, plain or with a draft. The constructor loads the models.
 
     Parameters
     ----------
@@ -208,13 +207,10 @@ class Pair(ABC):
 
     @abstractmethod
     def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
-        """Continue a prompt: at least n tokens, and the seconds that n of them took.
-
-        Running the prompt is not counted: prompts are not what is compared.
-        """
+        """Continue a prompt by at least n tokens; return them and the seconds of n, without prefill."""
 
     def rate(self, seed: int, n: int) -> float:
-        """Tokens per second after a random prompt; checks that the text is the target's."""
+        """Return tokens per second after a random prompt; require the target's text."""
         ids = self.target.ids(CACHE, seed)
         tokens, seconds = self.generate(ids, n)
         after = successors(self.target.config["n_vocab"])
@@ -227,7 +223,7 @@ class Pair(ABC):
 
 
 class Batch(ABC):
-    """One engine decoding many prompts at temperature 0, plainly or with a draft. Constructing it loads.
+    """One engine decoding many prompts at temperature 0, plain or with a draft. The constructor loads.
 
     Parameters
     ----------
@@ -236,7 +232,7 @@ class Batch(ABC):
     gamma : int
         Drafted tokens a round; 0, and no draft, for plain decoding.
     n_at_once : int
-        Prompts decoded at the same time. Unsupported: cannot be.
+        Prompts to decode at the same time.
 
     Attributes
     ----------
@@ -260,10 +256,9 @@ class Batch(ABC):
         """Continue all prompts, more than `n_at_once` of them, by n tokens each."""
 
     def throughput(self, seed: int, n_prompts: int, n: int) -> float:
-        """New tokens per second, from the call to its return: prompts are read, places change hands.
+        """Return new tokens per second of a whole call with random prompts of 16 to 48 tokens.
 
-        Prompts are random and have 16 to 48 tokens. Checks that every text is the target's. Before the first
-        such call comes one that does not count.
+        Requires the target's texts. The first call is preceded by a warm-up.
         """
         rng = np.random.default_rng(seed)
         n_vocab = self.target.config["n_vocab"]
@@ -284,7 +279,7 @@ class Batch(ABC):
 
 
 class Writer(ABC):
-    """One engine continuing prompts, plainly or with a draft. Constructing it loads the models.
+    """One engine continuing prompts, plain or with a draft. The constructor loads the models.
 
     Parameters
     ----------
@@ -298,7 +293,7 @@ class Writer(ABC):
     settings : str
         What differs from the engine's defaults, for the report.
     n_tokens, n_accepted : int
-        New tokens so far, and how many of them were accepted drafts.
+        New tokens so far, and accepted draft tokens among them.
     """
 
     settings: str = ""
@@ -314,21 +309,21 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """n new tokens after a prompt: the likeliest ones, or with a seed drawn at temperature 1.
+        """Return n new tokens after a prompt: greedy, or with a seed sampled at temperature 1.
 
-        Nothing else may change the distribution. Fewer tokens if it stopped after the end token, the last id;
-        one that can be told to go on is.
+        No other setting may change the distribution. Returns fewer tokens if the engine cannot ignore the end
+        token (the last id).
         """
 
     def samples(self, ids: list[int], n: int, seeds: range) -> list[list[int]]:
-        """Independent continuations, one for each seed."""
+        """Return independent continuations, one per seed."""
         return [self.write(ids, n, seed) for seed in seeds]
 
 
 @runtime_checkable
 class SayingLogits(Protocol):
-    """A writer that also gives the logits its tokens were chosen from."""
+    """A writer that also returns the logits of its tokens."""
 
     def logits(self, ids: list[int], n: int) -> NDArray[np.float32]:
-        """[n, n_vocab] of the target, at the likeliest tokens."""
+        """Return the target's logits [n, n_vocab] at the most probable tokens."""
         ...

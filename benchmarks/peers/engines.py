@@ -1,10 +1,10 @@
-"""The engines, by what they are asked to do: one module each, imported in the process that runs it."""
+"""Engines by task, with one module per engine, imported in the process that runs it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
-#: Engine names, as on the command line and in the tables, and where each is.
+#: Engine classes by name.
 ENGINES = {
     "specdec": "with_specdec.Specdec",
     "specdec, tiles": "with_specdec.SpecdecTiles",
@@ -12,13 +12,13 @@ ENGINES = {
     "openvino": "with_openvino.OpenVino",
     "transformers": "with_transformers.Transformers",
 }
-#: Those with speculative decoding of one prompt.
+#: Engines with speculative decoding of one prompt.
 PAIRS = {
     "specdec": "with_specdec.SpecdecPair",
     "llama.cpp": "with_llama_cpp.LlamaServer",
     "openvino": "with_openvino.OpenVinoGenAI",
 }
-#: Those that decode many prompts.
+#: Engines that decode many prompts.
 BATCHES = {
     "specdec": "with_specdec.SpecdecBatch",
     "specdec, auto": "with_specdec.SpecdecAutoBatch",
@@ -26,7 +26,7 @@ BATCHES = {
     "llama.cpp": "with_llama_cpp.LlamaServerBatch",
     "openvino": "with_openvino.OpenVinoBatch",
 }
-#: Those asked whether speculation changes their output.
+#: Engines whose speculative output is compared with plain output.
 WRITERS = {
     "specdec": "with_specdec.SpecdecWriter",
     "transformers": "with_transformers.TransformersWriter",
@@ -34,13 +34,13 @@ WRITERS = {
     "llama-cpp-python": "with_llama_cpp.LlamaCppPythonWriter",
     "llama.cpp server": "with_llama_cpp.LlamaServerWriter",
 }
-#: Those that are asked to read GGUF files.
+#: Engines that read GGUF files.
 READ_GGUF = (
     "specdec", "specdec, auto", "specdec, plain", "llama.cpp", "llama.cpp server", "llama-cpp-python",
 )  # fmt: skip
 
 
-def engine_class(kinds: dict[str, str], name: str) -> type:
+def engine_class(classes: dict[str, str], name: str) -> type:
     """Import an engine; ImportError if it is not installed."""
-    module, _, attribute = kinds[name].partition(".")
+    module, _, attribute = classes[name].partition(".")
     return getattr(import_module(f"benchmarks.peers.{module}"), attribute)

@@ -1,4 +1,4 @@
-"""Is the output of speculative decoding the target's? The same two tests for every engine."""
+"""Exactness of speculative decoding: the same two tests for every engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 import specdec
 from benchmarks.builds import Answer, Worker
+from benchmarks.interleaved import Options
 from benchmarks.peers.agreement import (
-    Law,
+    Distribution,
     count,
     expected_noise,
     first_difference,
-    joint_law,
+    joint_distribution,
     marginal,
     p_value,
     probability,
@@ -28,14 +29,13 @@ from benchmarks.peers.engine import EMBEDDED, Job
 from benchmarks.peers.engines import WRITERS
 from benchmarks.report import Report
 from benchmarks.texts import read_text, spread_prompts
-from benchmarks.turns import Options
 
 LENGTH = 3
 SMALL = "eight"
-#: Targets of the greedy texts, each with a draft of that name: random weights; a model that writes sense.
+#: Targets of the greedy texts, each with a draft: random weights, and a trained model.
 LARGE = ("L25M", "embedded")
 
-#: What a user has to install for an engine, to stand beside its name.
+#: Package of each engine, whose version is shown.
 PACKAGE = {
     "specdec": "specdec", "transformers": "transformers", "openvino": "openvino_genai",
     "llama-cpp-python": "llama_cpp_python",
@@ -45,22 +45,22 @@ NAMES = {"openvino": "OpenVINO GenAI"}
 
 @dataclass
 class Sampled:
-    """What an engine drew, held against the law."""
+    """Samples of an engine, compared with the distribution."""
 
     n: int
     off: list[float]
-    """Of each token by itself, then of all together."""
+    """Total variation of each token, then of all together."""
     noise: list[float]
     p: float
     tokens_a_run: float
 
 
 class RefusedError(Exception):
-    """An engine cannot do what was asked; says why."""
+    """An engine refused a request, with the reason."""
 
 
 def asked(worker: Worker, do: str, **request: Any) -> Answer:
-    """Its answer; RefusedError with the reason if there is none."""
+    """Return the answer, or raise a RefusedError with the reason."""
     answer = worker.ask(do, **request)
     if "error" in answer:
         print(answer["error"], file=sys.stderr)
@@ -71,7 +71,7 @@ def asked(worker: Worker, do: str, **request: Any) -> Answer:
 
 
 class Contestant:
-    """An engine with a pair, plainly (gamma 0) or by speculation, in a process of its own."""
+    """An engine process with a model pair, plain (gamma 0) or speculative."""
 
     def __init__(self, engine: str, shape: str, number: str, gamma: int, args: argparse.Namespace) -> None:
         n_threads = 1 if shape == SMALL else args.threads
@@ -101,11 +101,11 @@ class Contestant:
         return asked(self.worker, do, **request)
 
 
-def law_of_target(args: argparse.Namespace) -> tuple[Law, str]:
-    """The joint law after the prompt, and whose logits it comes from."""
+def target_distribution(args: argparse.Namespace) -> tuple[Distribution, str]:
+    """Return the joint distribution after the prompt, and the engine that computed its logits."""
     job = Job(SMALL, "f32", args.work, args.threads)
     prompt, n_vocab = job.ids(8), job.config["n_vocab"]
-    tokens = range(n_vocab - 1)  # nothing is looked up after the end token
+    tokens = range(n_vocab - 1)  # the end token ends a text
     texts = [(), *((a,) for a in tokens), *((a, b) for a in tokens for b in tokens)]
     for engine in ("transformers", "specdec"):
         worker = engine_process(engine, args.work, args.threads)
@@ -118,31 +118,35 @@ def law_of_target(args: argparse.Namespace) -> tuple[Law, str]:
         finally:
             worker.close()
         conditional = dict(zip(texts, map(softmax, rows), strict=True))
-        return joint_law(conditional.__getitem__, LENGTH, n_vocab), engine
-    raise SystemExit("no engine gave the target's logits")
+        return joint_distribution(conditional.__getitem__, LENGTH, n_vocab), engine
+    raise SystemExit("no engine computed the target's logits")
 
 
-def sampled(engine: str, gamma: int, law: Law, args: argparse.Namespace) -> tuple[Sampled, str]:
-    """Draw, and compare with the law; also the engine's settings."""
+def sampled(
+    engine: str, gamma: int, distribution: Distribution, args: argparse.Namespace
+) -> tuple[Sampled, str]:
+    """Sample and compare with the distribution; also return the engine's settings."""
     prompt = Job(SMALL, "f32", args.work, args.threads).ids(8)
     with Contestant(engine, SMALL, "f32", gamma, args) as contestant:
-        # Two tokens more than are looked at, so that the drafts of a round are not cut short.
+        # Two tokens more than needed, so the last round's draft is not truncated.
         of = {"ids": prompt, "n": LENGTH + 2, "seed": args.seed}
         answer = contestant.ask("sample", of={**of, "n_samples": args.samples, "seconds": args.seconds})
-    counts = count(answer["tokens"], LENGTH, len(law))
+    counts = count(answer["tokens"], LENGTH, len(distribution))
     n = int(counts.sum())
-    parts = [(marginal(counts, i), marginal(law, i)) for i in range(LENGTH)] + [(counts, law)]
+    parts = [(marginal(counts, i), marginal(distribution, i)) for i in range(LENGTH)] + [
+        (counts, distribution)
+    ]
     return Sampled(
         n,
         [total_variation(*part) for part in parts],
-        [expected_noise(n, part_law) for _, part_law in parts],
-        p_value(counts, law),
+        [expected_noise(n, part) for _, part in parts],
+        p_value(counts, distribution),
         answer["n_tokens"] / (answer["n_tokens"] - answer["n_accepted"]),
     ), contestant.settings
 
 
 def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Speculative texts and plain ones, prompt by prompt in turns; also the engine's settings."""
+    """Compare speculative with plain texts, interleaved by prompt; also return the engine's settings."""
     job = Job(args.target, number, args.work, args.threads)
     pairs: list[tuple[Answer, Answer]] = []
     with (
@@ -150,7 +154,7 @@ def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str
         Contestant(engine, args.target, number, args.gamma, args) as two,
     ):
         prompts = _prompts(job, args)
-        for contestant in (one, two):  # kernels are made, memory is taken
+        for contestant in (one, two):  # warm up
             contestant.ask("write", prompts=prompts[:1], n=args.tokens)
         for prompt in prompts:
             plain, speculative = (each.ask("write", prompts=[prompt], n=args.tokens) for each in (one, two))
@@ -172,14 +176,14 @@ def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str
 
 
 def _prompts(job: Job, args: argparse.Namespace) -> list[list[int]]:
-    """Random ids; for a model that writes sense, 32 tokens each from a text, from all over it."""
+    """Return random ids, or for a trained model 32 tokens each, spread over a text."""
     if args.target not in EMBEDDED:
         return [job.ids(32, seed) for seed in range(args.prompts)]
     return spread_prompts(read_text(args.text), specdec.load(job.checkpoint), args.prompts, 32)
 
 
 def sampled_text(result: Sampled, verdict: bool) -> str:
-    """A cell of the table."""
+    """Return a table cell."""
     off = [f"{off:.3f} ({noise:.3f})" for off, noise in zip(result.off, result.noise, strict=True)]
     p = f"p = {probability(result.p)}" if result.p >= 0.001 else f"**p {probability(result.p)}**"
     if not verdict:
@@ -188,7 +192,7 @@ def sampled_text(result: Sampled, verdict: bool) -> str:
 
 
 def greedy_text(result: dict[str, Any]) -> str:
-    """A cell of the table."""
+    """Return a table cell."""
     text = f"{result['equal']}/{result['n']}"
     if result["first"] is not None:
         text = f"**{text}**, from token {result['first']}"
@@ -203,41 +207,39 @@ def greedy_text(result: dict[str, Any]) -> str:
 def exactness_options(options: Options) -> None:
     engine_options(options, WRITERS)
     options.add("--target", choices=LARGE, default=LARGE[0], help="of the greedy texts")
-    options.add("--text", type=Path, metavar="FILE", help="for embedded: where prompts are taken from")
-    options.add("--greedy-only", action="store_true", help="leave the laws of samples out")
-    options.add("--samples", type=int, default=200_000, help="texts for each law, at most")
-    options.add("--seconds", type=float, default=90, help="time to sample each law, at most")
+    options.add("--text", type=Path, metavar="FILE", help="source of prompts for embedded")
+    options.add("--greedy-only", action="store_true", help="skip the sampling tests")
+    options.add("--samples", type=int, default=200_000, help="largest number of samples per engine")
+    options.add("--seconds", type=float, default=90, help="time limit of sampling per engine")
     options.add("--prompts", type=int, default=8)
     options.add("--tokens", type=int, default=64)
     options.add("--gamma", type=int, default=3)
-    options.add("--seed", type=int, default=1, help="of the first text; the others count on")
+    options.add("--seed", type=int, default=1, help="of the first text; incremented for others")
 
 
 def exactness(args: argparse.Namespace, report: Report) -> None:
-    """Is the output of speculative decoding the target's? The same two tests for every engine.
+    """Exactness of speculative decoding: the same two tests for every engine.
 
-    Sampling: three tokens after a prompt, at temperature 1 without any other setting, by a target of eight
-    tokens with a draft of another law. Their joint law is known: it is computed from the target's logits in
-    float32, of transformers where it is installed. From N texts, each of its own seed: "off by" is the total
-    variation from that law, of the first, second and third token by itself and of all three together; in
-    brackets what N exact samples are expected to be off by. p is that of a G-test of the joint counts: the
-    chance that exact samples are as far off. Plain sampling by the same engine is the control.
+    Sampling: three tokens after a prompt, at temperature 1, with a target of eight tokens and a draft with
+    another distribution. The joint distribution is computed from the target's float32 logits, of transformers
+    if installed. From N texts with distinct seeds, "off by" is the total variation from it, of the first,
+    second and third token and of all three together, with the expected value for N exact samples in brackets.
+    p is the p-value of a G-test of the joint counts. Plain sampling with the same engine is the control.
 
-    Greedy: texts of a target of 25 million random weights, or of the embedded target, by speculation and
-    plainly, in the same engine and number format. How many of the prompts' texts are equal, and the first
-    token (from 1) that differs in any. For specdec the logits that the tokens were chosen from are compared
-    as well, bit by bit. "a run" is tokens per run of the target, by the engine's own counts: above 1, drafts
-    were accepted. Then tokens per second of whole calls, plain and speculative in turns, and the median of
-    their ratios.
+    Greedy: speculative and plain texts of a target with 25 million random weights, or of the embedded target,
+    in the same engine and number format: the number of equal texts, and the first token (from 1) that
+    differs. For specdec the logits are compared too, bit by bit. "a run" is tokens per target forward pass,
+    by the engine's counts: above 1, drafts were accepted. Then tokens per second of whole calls, plain and
+    speculative interleaved, and the median of their ratios.
     """
     begin(args, report)
     if args.target in EMBEDDED and args.text is None:
-        raise SystemExit("--target embedded takes its prompts from a text: --text FILE")
+        raise SystemExit("--target embedded needs a text for its prompts: --text FILE")
     columns = ["engine"]
-    law = None
+    distribution = None
     if not args.greedy_only:
-        law, source = law_of_target(args)
-        report.say(f"- law of {LENGTH} tokens of {len(law)} from logits of {source} in f32")
+        distribution, source = target_distribution(args)
+        report.say(f"- distribution of {LENGTH} tokens of {len(distribution)} from logits of {source} in f32")
         columns += ["plain sampling, off by (expected)"]
         columns += ["speculative sampling, off by (expected): tokens 1; 2; 3; joint"]
     config = Job(args.target, "f32", args.work, args.threads).config
@@ -254,9 +256,9 @@ def exactness(args: argparse.Namespace, report: Report) -> None:
     for engine in args.engines:
         name = NAMES.get(engine, engine)
         row = [f"{name} {installed(PACKAGE[engine])}" if engine in PACKAGE else name]
-        for gamma in (0, args.gamma) if law is not None else ():
+        for gamma in (0, args.gamma) if distribution is not None else ():
             try:
-                found, settings[name] = sampled(engine, gamma, law, args)
+                found, settings[name] = sampled(engine, gamma, distribution, args)
                 row.append(sampled_text(found, gamma > 0))
             except RefusedError as reason:
                 row.append(str(reason))

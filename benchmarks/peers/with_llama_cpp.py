@@ -21,7 +21,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from benchmarks.peers.engine import ROOM, Batch, Engine, Job, Pair, Writer
+from benchmarks.peers.engine import CAPACITY, Batch, Engine, Job, Pair, Writer
 from benchmarks.shapes import model_type, random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
@@ -34,7 +34,7 @@ _NAMES = {
 
 
 class LlamaCpp(Engine):
-    """Its C interface: a context of 2 threads, weights repacked into memory of their own."""
+    """llama.cpp's C interface, with weights repacked in memory."""
 
     load_mode, weights = llama.LLAMA_LOAD_MODE_NONE, "repacked where it has kernels for that"
 
@@ -47,15 +47,15 @@ class LlamaCpp(Engine):
         of_model.load_mode = self.load_mode
         self.model = llama.llama_model_load_from_file(bytes(gguf_file(job)), of_model)
         options = llama.llama_context_default_params()
-        options.n_ctx, options.n_batch, options.n_ubatch = ROOM, ROOM, 512
+        options.n_ctx, options.n_batch, options.n_ubatch = CAPACITY, CAPACITY, 512
         options.n_threads = options.n_threads_batch = job.n_threads
         self.context = llama.llama_init_from_model(self.model, options)
         self.memory = llama.llama_get_memory(self.context)
-        self.batch = batch = llama.llama_batch_init(ROOM, 0, 1)
-        for i in range(ROOM):
+        self.batch = batch = llama.llama_batch_init(CAPACITY, 0, 1)
+        for i in range(CAPACITY):
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
         arrays = (batch.token, batch.pos, batch.logits)
-        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (ROOM,)) for a in arrays)
+        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (CAPACITY,)) for a in arrays)
         self.length = 0
 
     @classmethod
@@ -77,21 +77,21 @@ class LlamaCpp(Engine):
         return np.ctypeslib.as_array(pointer, (n_logits, self.job.config["n_vocab"]))
 
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
-        """One batch; logits of the last position only."""
+        """Return the logits of the last position."""
         return self._run(ids, 1)[0]
 
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
-        """One batch; logits of all positions."""
+        """Return the logits of all positions."""
         return self._run(ids, len(ids))
 
     def trim(self, n: int) -> None:
-        """Free, in llama.cpp."""
+        """Truncate the cache, without cost in llama.cpp."""
         llama.llama_memory_seq_rm(self.memory, 0, n, -1)
         self.length = min(self.length, n)
 
 
 class LlamaServer(Pair):
-    """llama.cpp's own server, of the sources that llama-cpp-python is built from."""
+    """llama.cpp's server, built from the sources of llama-cpp-python."""
 
     def __init__(self, target: Job, draft: Job | None, gamma: int, *, n_at_once: int = 1) -> None:
         super().__init__(target, draft, gamma)
@@ -127,7 +127,7 @@ class LlamaServer(Pair):
             gguf_file(job)
 
     def complete(self, ids: list[int], n: int, **sampling: object) -> dict:
-        """The server's answer to a request; at temperature 0 unless told otherwise."""
+        """Return the server's answer to a request, by default at temperature 0."""
         body = {
             "prompt": ids,
             "n_predict": n,
@@ -142,16 +142,16 @@ class LlamaServer(Pair):
             return json.load(answer)
 
     def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
-        """One request, timed from the first token on by its own clock, which leaves out HTTP."""
+        """Send one request; time it from the first token by the server's clock, without HTTP."""
         answer = self.complete(ids, n + 1)
         timings = answer["timings"]  # the time begins with the first token, the count includes it
         return answer["tokens"], timings["predicted_ms"] / 1000 / (timings["predicted_n"] - 1) * n
 
 
 class LlamaServerBatch(Batch):
-    """The same server with as many slots as requests at a time."""
+    """The server with one slot per concurrent request."""
 
-    settings = "as many slots and requests at a time"
+    settings = "one slot per concurrent request"
 
     def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
         super().__init__(target, draft, gamma, n_at_once)
@@ -163,14 +163,14 @@ class LlamaServerBatch(Batch):
         LlamaServer.prepare(target, draft)
 
     def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
-        """A request for each prompt."""
+        """Send one request per prompt."""
         with ThreadPoolExecutor(self.n_at_once) as requests:
             answers = requests.map(lambda ids: self.pair.complete(ids, n), prompts)
             return [answer["tokens"] for answer in answers]
 
 
 class LlamaServerWriter(Writer):
-    """The same server, asked for samples."""
+    """The server, for samples."""
 
     def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
@@ -185,7 +185,7 @@ class LlamaServerWriter(Writer):
         LlamaServer.prepare(target, draft)
 
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """A request. Told to ignore the end token it would never draw it, so it may stop there."""
+        """Send a request without ignore_eos, which would suppress the end token in samples."""
         sampling = {} if seed is None else {"samplers": ["temperature"], "temperature": 1.0, "seed": seed}
         answer = self.pair.complete(ids, n, **sampling)
         self.n_tokens += len(answer["tokens"])
@@ -194,15 +194,15 @@ class LlamaServerWriter(Writer):
 
 
 class LlamaCppPythonWriter(Writer):
-    """`Llama.generate` with a draft_model written here: the package has none but prompt lookup."""
+    """`Llama.generate` with a custom draft model, as the package has only prompt lookup."""
 
-    settings = "a draft model of ours on its interface LlamaDraftModel"
+    settings = "a custom draft model with its interface LlamaDraftModel"
 
     def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
         self.options: dict[str, object] = {"temp": 0.0}
         self.drafter = self._load(draft, None) if draft else None
-        self.model = self._load(target, self._guess if draft else None)
+        self.model = self._load(target, self._propose if draft else None)
         evaluate = self.model.eval
 
         def count(tokens: list[int]) -> None:
@@ -217,9 +217,9 @@ class LlamaCppPythonWriter(Writer):
             draft_model=draft_model, logits_all=True, verbose=False,
         )  # fmt: skip
 
-    def _guess(self, ids: NDArray[np.intc], **_: object) -> NDArray[np.intc]:
-        guesses = self.drafter.generate(ids.tolist(), **self.options)
-        return np.array([next(guesses) for _ in range(self.gamma)], np.intc)
+    def _propose(self, ids: NDArray[np.intc], **_: object) -> NDArray[np.intc]:
+        tokens = self.drafter.generate(ids.tolist(), **self.options)
+        return np.array([next(tokens) for _ in range(self.gamma)], np.intc)
 
     @classmethod
     def prepare(cls, target: Job, draft: Job | None) -> None:
@@ -228,7 +228,7 @@ class LlamaCppPythonWriter(Writer):
             gguf_file(job)
 
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """Each run of the target gives one token that is no draft."""
+        """Generate; each target forward pass adds one token that is not a draft token."""
         self.options = {"temp": 0.0}
         if seed is not None:
             self.options = {"temp": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
@@ -245,7 +245,7 @@ class LlamaCppPythonWriter(Writer):
 
 
 def server(work: Path) -> Path:
-    """The server: LLAMA_SERVER in the environment, or built in the work folder, once."""
+    """Return the path of the server: LLAMA_SERVER, or built once in the work folder."""
     if "LLAMA_SERVER" in os.environ:
         return Path(os.environ["LLAMA_SERVER"])
     folder = work / "llama.cpp"
@@ -270,14 +270,14 @@ def server(work: Path) -> Path:
 
 
 def gguf_file(job: Job) -> Path:
-    """The model in llama.cpp's own file format; written once."""
+    """Return the model as a GGUF file, written once."""
     return job.gguf or job.made(f"{job.name}-{job.format}.gguf", lambda path: _write_gguf(path, job))
 
 
 def _write_gguf(path: Path, job: Job) -> None:
     c = job.config
-    kind_of_model = model_type(job.shape)
-    out = gguf.GGUFWriter(path, kind_of_model.removesuffix("_text"))
+    layout = model_type(job.shape)
+    out = gguf.GGUFWriter(path, layout.removesuffix("_text"))
     out.add_context_length(c["n_ctx"])
     out.add_embedding_length(c["d_model"])
     out.add_block_count(c["n_layer"])
@@ -285,7 +285,7 @@ def _write_gguf(path: Path, job: Job) -> None:
     out.add_head_count(c["n_head"])
     out.add_head_count_kv(c["n_kv_head"])
     out.add_vocab_size(c["n_vocab"])
-    if kind_of_model == "gpt2":
+    if layout == "gpt2":
         out.add_layer_norm_eps(c["norm_eps"])
     else:
         out.add_layer_norm_rms_eps(c["norm_eps"])
@@ -300,7 +300,7 @@ def _write_gguf(path: Path, job: Job) -> None:
     out.add_tokenizer_pre("default")
     out.add_token_list(vocabulary(n))
     out.add_token_types([gguf.TokenType.NORMAL] * (n - 1) + [gguf.TokenType.CONTROL])
-    out.add_token_merges(["! !"])  # it insists on some; this one's product is no token
+    out.add_token_merges(["! !"])  # merges are required; this one makes no token
     out.add_eos_token_id(n - 1)
     out.add_bos_token_id(n - 1)
     out.add_add_bos_token(False)
@@ -310,19 +310,19 @@ def _write_gguf(path: Path, job: Job) -> None:
         array = (bits.astype(np.uint32) << 16).view(np.float32)
         stored = _NAMES.get(name, name)
         if name.startswith("layers."):
-            _, layer, role, kind = name.split(".")
-            if kind_of_model == "gpt2" and role in ("attn_q", "attn_k", "attn_v"):
-                qkv[kind].append(array)
-                if len(qkv[kind]) < 3:
+            _, layer, role, part = name.split(".")
+            if layout == "gpt2" and role in ("attn_q", "attn_k", "attn_v"):
+                qkv[part].append(array)
+                if len(qkv[part]) < 3:
                     continue
-                array, role, qkv[kind] = np.concatenate(qkv[kind]), "attn_qkv", []
-            elif kind_of_model == "llama" and role in ("attn_q", "attn_k"):
+                array, role, qkv[part] = np.concatenate(qkv[part]), "attn_qkv", []
+            elif layout == "llama" and role in ("attn_q", "attn_k"):
                 # pairs that rotary positions turn: halves there, neighbors here
                 n_head = len(array) // c["d_head"]
                 array = array.reshape(n_head, 2, c["d_head"] // 2, -1).swapaxes(1, 2).reshape(array.shape)
-            stored = f"blk.{layer}.{_NAMES.get(role, role)}.{kind}"
-        kind = _TYPES[job.format] if array.ndim == 2 and name != "position_embedding" else Type.F32
-        out.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
+            stored = f"blk.{layer}.{_NAMES.get(role, role)}.{part}"
+        ggml_type = _TYPES[job.format] if array.ndim == 2 and name != "position_embedding" else Type.F32
+        out.add_tensor(stored, gguf.quants.quantize(array, ggml_type), raw_dtype=ggml_type)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()

@@ -1,4 +1,4 @@
-"""OpenVINO: the model of transformers, converted, its KV cache a state of the inference request."""
+"""OpenVINO: a converted transformers model, whose KV cache is a state of the inference request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from openvino_genai.py_openvino_genai import GenerationHandle, GenerationStatus
 
 from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
 
-#: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
+#: Largest excess length of the cache when timing decoding, see `OpenVino.trim`.
 _DRIFT = 32
 
 
 class OpenVino(Engine):
-    """An inference request; which positions get logits is an input."""
+    """An inference request, with an input that selects the positions of logits."""
 
     settings = (
         "latency hint, weights of int8 per row and int4 in blocks of 32 by NNCF, all layers, with products "
@@ -36,7 +36,7 @@ class OpenVino(Engine):
 
     @classmethod
     def prepare(cls, job: Job) -> None:
-        """Convert by way of torch."""
+        """Convert with torch."""
         openvino_folder(job)
 
     def _run(self, ids: list[int], rows: Sequence[int]) -> NDArray[np.float32]:
@@ -56,15 +56,15 @@ class OpenVino(Engine):
         return self.request.get_tensor("logits").data[0]
 
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
-        """Logits of the last position only."""
+        """Return the logits of the last position."""
         return self._run(ids, [len(ids) - 1])[0]
 
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
-        """Logits of all positions."""
+        """Return the logits of all positions."""
         return self._run(ids, range(len(ids)))
 
     def trim(self, n: int) -> None:
-        """Only now and then: the run after a change of the state pays for a copy that decoding does not."""
+        """Truncate the cache rarely, as the next run pays for a copy that decoding does not need."""
         if n == 0:
             self.request.reset_state()
             self.length = 0
@@ -100,7 +100,7 @@ class OpenVinoGenAI(Pair):
             openvino_folder(job, for_genai=True)
 
     def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
-        """Ids in, ids out; timed from the first token on, by its own clock."""
+        """Generate, timed from the first token by the pipeline's clock."""
         self.config.max_new_tokens = n + 1
         result = self.pipeline.generate(ov.Tensor(np.array([ids], np.int64)), self.config)
         metrics = result.perf_metrics
@@ -111,8 +111,8 @@ class OpenVinoGenAI(Pair):
 class OpenVinoBatch(Batch):
     """OpenVINO GenAI's continuous batching.
 
-    Its scheduler does not keep to `max_num_seqs` where it splits prompts, which is its default and the faster
-    way. So the pipeline is given no more requests than are to be decoded at once.
+    Its scheduler exceeds `max_num_seqs` when it splits prompts, the faster default. So the pipeline gets no
+    more requests than should be decoded at once.
     """
 
     settings = (
@@ -141,7 +141,7 @@ class OpenVinoBatch(Batch):
         OpenVinoGenAI.prepare(target, draft)
 
     def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
-        """A request for each prompt; the next one when another has its text."""
+        """Add one request per prompt, each when another finishes."""
         self.config.max_new_tokens = n
         waiting = list(enumerate(prompts))[::-1]
         texts: list[list[int]] = [[]] * len(prompts)
@@ -175,7 +175,7 @@ class OpenVinoWriter(Writer):
         OpenVinoGenAI.prepare(target, draft)
 
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """One prompt."""
+        """Continue one prompt."""
         config = self.pair.config
         config.max_new_tokens = n
         config.do_sample = seed is not None
@@ -191,7 +191,7 @@ class OpenVinoWriter(Writer):
 
 
 def properties(job: Job, hint: str) -> dict[str, object]:
-    """The best settings found; `hint` is in what quantized weights are multiplied."""
+    """Return the best settings found; `hint` is the precision of products with quantized weights."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
@@ -203,10 +203,10 @@ def properties(job: Job, hint: str) -> dict[str, object]:
 
 
 def openvino_folder(job: Job, for_genai: bool = False) -> Path:
-    """The converted model. For OpenVINO GenAI: without the input `rows`, and with a tokenizer."""
+    """Return the converted model; for OpenVINO GenAI without the input `rows` and with a tokenizer."""
     number = "f32" if job.format == "bf16" else job.format  # bf16 is how it computes, not what it reads
-    kind = "genai" if for_genai else "openvino"
-    return job.made(f"{job.name}-{number}-{kind}", lambda folder: _convert(folder, job, for_genai))
+    package = "genai" if for_genai else "openvino"
+    return job.made(f"{job.name}-{number}-{package}", lambda folder: _convert(folder, job, for_genai))
 
 
 def _convert(folder: Path, job: Job, for_genai: bool) -> None:
@@ -218,7 +218,7 @@ def _convert(folder: Path, job: Job, for_genai: bool) -> None:
     c = job.config
 
     class Step(torch.nn.Module):
-        """Logits of `rows`, and the cache grown, as a function of tensors."""
+        """Return the logits of `rows` and the extended cache, as a function of tensors."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -280,7 +280,7 @@ def _convert(folder: Path, job: Job, for_genai: bool) -> None:
 
 
 def _start_states_empty(model: ov.Model) -> None:
-    """A cache begins with as many sequences as there are prompts, and no tokens."""
+    """Initialize the cache with one empty sequence per prompt."""
     from openvino import opset13 as ops
 
     ids = model.input("input_ids").get_node()

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from benchmarks.peers.engine import CELLS, ROOM, Batch, Engine, Job, Pair, Unsupported, Writer
+from benchmarks.peers.engine import CAPACITY, CELLS, Batch, Engine, Job, Pair, Unsupported, Writer
 from specdec import _core
 
 
 class Specdec(Engine):
-    """The core's decoder, as sessions drive it."""
+    """The core's decoder."""
 
     reads_prompts = "rows"
 
@@ -22,21 +22,21 @@ class Specdec(Engine):
         super().__init__(job)
         self.model = _load(job, self.reads_prompts)
         self.decoder = _core.Decoder(
-            self.model.core, capacity=ROOM, max_nodes=max(m for m in CELLS.values() if m < 32),
+            self.model.core, capacity=CAPACITY, max_nodes=max(m for m in CELLS.values() if m < 32),
             n_threads=job.n_threads,
         )  # fmt: skip
 
     @classmethod
     def prepare(cls, job: Job) -> None:
-        """Write the checkpoint all others start from."""
+        """Write the checkpoint that all engines start from."""
         job.checkpoint  # noqa: B018
 
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
-        """Only the logits of the last token are wanted."""
+        """Return the logits of the last token only."""
         return self.decoder.prefill(ids, last=True)
 
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
-        """A chain, committed."""
+        """Run and commit a chain."""
         logits = self.decoder.forward(ids, list(range(-1, len(ids) - 1)))
         self.decoder.keep(list(range(len(ids))))
         return logits
@@ -47,7 +47,7 @@ class Specdec(Engine):
 
 
 class SpecdecTiles(Specdec):
-    """The same with the products of prompts in the order of tiles."""
+    """specdec with prefill='tiles'."""
 
     reads_prompts = "tiles"
     cells = tuple(cell for cell in CELLS if cell.startswith("prefill"))
@@ -56,12 +56,12 @@ class SpecdecTiles(Specdec):
     def prepare(cls, job: Job) -> None:
         """Refuse f32, which has no tiles."""
         if job.format == "f32":
-            raise Unsupported("prefill='tiles' is of bf16, int8 and int4 models")
+            raise Unsupported("prefill='tiles' needs a bf16, int8 or int4 model")
         super().prepare(job)
 
 
 class SpecdecPair(Pair):
-    """What a user calls: `specdec.generate`."""
+    """`specdec.generate` with one prompt."""
 
     def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
@@ -74,7 +74,7 @@ class SpecdecPair(Pair):
             Specdec.prepare(job)
 
     def generate(self, ids: list[int], n: int) -> tuple[list[int], float]:
-        """At temperature 0, which is the default; all of the call but its prefill counts."""
+        """Generate at temperature 0 and time the call without prefill."""
         threads = self.target.n_threads
         options = {"gamma": self.gamma} if self.gamma else {}
         begun = time.perf_counter()
@@ -98,7 +98,7 @@ class SpecdecBatch(Batch):
         SpecdecPair.prepare(target, draft)
 
     def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
-        """One call."""
+        """Run one call."""
         results = specdec.generate(
             *self.models, prompts, batch_size=self.n_at_once, max_new_tokens=n,
             n_threads=self.target.n_threads, ignore_eos=True, **self.options(),
@@ -106,36 +106,36 @@ class SpecdecBatch(Batch):
         return [list(result.tokens) for result in results]
 
     def options(self) -> dict[str, Any]:
-        """Of `specdec.generate`."""
+        """Return options of `specdec.generate`."""
         return {"gamma": self.gamma} if self.draft else {}
 
 
 class SpecdecAutoBatch(SpecdecBatch):
-    """With the draft, and gamma chosen round by round."""
+    """specdec with gamma='auto'."""
 
     settings = "gamma='auto'"
 
     @classmethod
     def prepare(cls, target: Job, draft: Job | None) -> None:
-        """Beside a fixed gamma."""
+        """Refuse to run without a draft."""
         if not draft:
             raise Unsupported("without a draft")
         super().prepare(target, draft)
 
     def options(self) -> dict[str, Any]:
-        """The most is its default."""
+        """Return options, with the default limit of gamma."""
         return {"gamma": "auto"}
 
 
 class SpecdecPlainBatch(SpecdecBatch):
-    """Without the draft, in the same rounds."""
+    """specdec without the draft, in the same repeats."""
 
     def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
         super().__init__(target, None, 0, n_at_once)
 
     @classmethod
     def prepare(cls, target: Job, draft: Job | None) -> None:
-        """Beside a fixed gamma."""
+        """Refuse to run without a draft."""
         SpecdecAutoBatch.prepare(target, draft)
 
 
@@ -161,17 +161,17 @@ class SpecdecWriter(Writer):
         return results
 
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """One prompt."""
+        """Continue one prompt."""
         options = {} if seed is None else {"temperature": 1.0, "seed": seed}
         return list(self._generate([ids], n, **options)[0].tokens)
 
     def samples(self, ids: list[int], n: int, seeds: range) -> list[list[int]]:
-        """A batch."""
+        """Sample a batch."""
         results = self._generate([ids] * len(seeds), n, temperature=1.0, seed=list(seeds))
         return [list(result.tokens) for result in results]
 
     def logits(self, ids: list[int], n: int) -> NDArray[np.float32]:
-        """[n, n_vocab] of the target, at the likeliest tokens."""
+        """Return the target's logits [n, n_vocab] at the most probable tokens."""
         return self._generate([ids], n, logits=True)[0].logits
 
 

@@ -43,15 +43,15 @@ class Transformers(Engine):
         return done.logits[0].float().numpy()
 
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
-        """Logits of the last position only."""
+        """Return the logits of the last position."""
         return self._run(ids, 1)[0]
 
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
-        """Logits of all positions."""
+        """Return the logits of all positions."""
         return self._run(ids, len(ids))
 
     def trim(self, n: int) -> None:
-        """Crop, or start again."""
+        """Crop or reset the cache."""
         if n == 0:
             self.cache = transformers.DynamicCache()
         elif (excess := self.cache.get_seq_length() - n) > 0:
@@ -90,7 +90,7 @@ class TransformersWriter(Writer):
             cls.reader.prepare(job)
 
     def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """Each run of the target gives one token that is no draft."""
+        """Generate; each target forward pass adds one token that is not a draft token."""
         how: dict[str, object] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
@@ -107,7 +107,7 @@ class TransformersWriter(Writer):
 
 
 def _in_int8(model: torch.nn.Module, engine: str) -> torch.nn.Module:
-    """The model with its linear layers quantized, also those that GPT-2 has by the name of Conv1D."""
+    """Quantize the linear layers of a model, including GPT-2's Conv1D."""
     torch.backends.quantized.engine = engine
     for module in list(model.modules()):
         for name, child in module.named_children():

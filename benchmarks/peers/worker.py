@@ -23,7 +23,7 @@ from benchmarks.shapes import GGUF_TYPES
 
 
 def main() -> None:
-    """Answer requests about one engine, named on the command line."""
+    """Serve requests to the engine named on the command line."""
     engine: Any = None
 
     def answer(request: Answer) -> Answer:
@@ -40,27 +40,27 @@ def main() -> None:
 
 
 def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
-    """Do one request; return the engine there is afterwards, and the answer."""
+    """Handle one request; return the engine and the answer."""
     if request["do"] in ("prepare", "load"):
         target, draft = (
             job and Job(**{**job, "work": Path(job["work"])})
             for job in (request["target"], request.get("draft"))
         )
         if request["target"]["format"] in GGUF_TYPES and name not in READ_GGUF:
-            raise Unsupported("is not asked to read GGUF files")
+            raise Unsupported("does not read GGUF files")
         settings: tuple[int, ...]
         if "n_at_once" in request:
-            kind, jobs = engine_class(BATCHES, name), (target, draft)
+            engine_type, jobs = engine_class(BATCHES, name), (target, draft)
             settings = request["gamma"], request["n_at_once"]
         elif "gamma" in request:
-            kind = engine_class(WRITERS if request.get("writes") else PAIRS, name)
+            engine_type = engine_class(WRITERS if request.get("writes") else PAIRS, name)
             jobs, settings = (target, draft), (request["gamma"],)
         else:
-            kind, jobs, settings = engine_class(ENGINES, name), (target,), ()
+            engine_type, jobs, settings = engine_class(ENGINES, name), (target,), ()
         if request["do"] == "prepare":
-            kind.prepare(*jobs)
+            engine_type.prepare(*jobs)
             return None, {}
-        engine = kind(*jobs, *settings)
+        engine = engine_type(*jobs, *settings)
         return engine, {"settings": getattr(engine, "settings", ""), "cells": getattr(engine, "cells", None)}
     if request["do"] == "compare":
         return engine, {"log_probabilities": engine.check().tolist(), "text": engine.text()}
@@ -88,7 +88,7 @@ def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
 
 
 def last_logits(engine: Engine, ids: list[int]) -> list[float]:
-    """Those of the token after a prompt."""
+    """Return the logits of the token after a prompt."""
     engine.trim(0)
     return engine.prefill(ids).tolist()
 
@@ -96,7 +96,7 @@ def last_logits(engine: Engine, ids: list[int]) -> list[float]:
 def sample(
     engine: Writer, ids: list[int], n: int, seed: int, n_samples: int, seconds: float
 ) -> list[list[int]]:
-    """As many continuations as there is time for, n_samples at most."""
+    """Sample continuations within the time, at most n_samples."""
     tokens: list[list[int]] = []
     begun = time.perf_counter()
     while len(tokens) < n_samples and time.perf_counter() - begun < seconds:

@@ -1,4 +1,4 @@
-/* The type AdaptiveGamma: what gamma="auto" has learned. Python keeps it from one session to the next. */
+/* The type AdaptiveGamma: the learned state of gamma="auto". Python keeps it from one session to the next. */
 #include "module.h"
 
 static sd_adaptive_gamma* of(PyObject* self) { return &((sd_adaptive_gamma_object*)self)->learned; }
@@ -16,7 +16,7 @@ static PyObject* copy(PyObject* self, PyObject* ignored) {
     return other;
 }
 
-/* (confidence, chance, guesses) of guesses at depth 1, by the middles of the bins. */
+/* (confidence, chance, number) of draft tokens at depth 1, by the middles of the bins. */
 static PyObject* by_confidence(const void* acceptance, int i) {
     double middle = sd_acceptance_confidence(i);
     return Py_BuildValue("(ddd)", middle, sd_acceptance_chance(acceptance, middle, 1),
@@ -27,14 +27,14 @@ static PyObject* view(PyObject* self, PyObject* ignored) {
     sd_adaptive_gamma learned = *of(self);
     const sd_throughput* t = &learned.throughput;
     sd_drafter_policy* p = &learned.drafter;
-    double rest_left = p->schedule.rest_left;
-    p->schedule.rest_left = 0.0; /* what a round is planned by, also while the drafter rests */
+    double pause_left = p->schedule.pause_left;
+    p->schedule.pause_left = 0.0; /* plan a round even while the drafter is paused */
     sd_adaptive_gamma_begin(&learned, 1, SD_POLICY_HORIZON);
     double slowness = t->slowness > 0.0 ? t->slowness : 1.0;
     for (int i = 0; i <= SD_POLICY_HORIZON; i++) p->target_s[i] *= slowness, p->draft_s[i] *= slowness;
     const int n = SD_POLICY_HORIZON + 1;
     return Py_BuildValue("{sdsdsdsNsNsNsN}", "rate", p->rate / slowness, "plain_rate",
-                         t->plain_rate / slowness, "rest_left", rest_left, "target_s",
+                         t->plain_rate / slowness, "pause_left", pause_left, "target_s",
                          sd_list_of_floats(p->target_s, n), "draft_s", sd_list_of_floats(p->draft_s, n),
                          "chance", sd_list_of_floats(p->chance, n), "by_confidence",
                          sd_list_of(SD_ACCEPTANCE_CONFIDENCES, by_confidence, &p->acceptance));
@@ -46,7 +46,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-const sd_kind sd_adaptive_gamma_kind = {
+const sd_type_spec sd_adaptive_gamma_type = {
     .doc = "AdaptiveGamma()\n--\n\n",
     .size = sizeof(sd_adaptive_gamma_object),
     .make = make,

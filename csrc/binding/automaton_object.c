@@ -2,11 +2,10 @@
 #include "interrupt.h"
 #include "module.h"
 
-/* Tokens that are taken in between two looks for an interruption: at first each may need new pages of
- * memory. */
+/* Tokens appended between two checks for an interruption: at first each may need new pages of memory. */
 #define PIECE 16
 
-/* The automaton of tokens [n], in an arena that the caller owns, also when the call fails. */
+/* Build the automaton of tokens [n] in an arena that the caller owns, also on failure. */
 static sd_status build(const int32_t* tokens, Py_ssize_t n, sd_arena* arena, sd_automaton* automaton) {
     if (n > SD_AUTOMATON_MAX_TOKENS)
         return sd_fail(SD_ERR_VALUE, "there are %zd ids, expected at most %d", n, SD_AUTOMATON_MAX_TOKENS);
@@ -77,7 +76,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_automaton_kind = {
+const sd_type_spec sd_automaton_type = {
     .doc = "Automaton(ids)\n--\n\n",
     .size = sizeof(sd_automaton_object),
     .make = make,

@@ -10,7 +10,7 @@ struct sd_beam_object {
     sd_exclusive exclusive;
 };
 
-/* Records that a call may return. */
+/* Most records of a call. */
 #define RECORDS 64
 
 static int enter(sd_beam_object* self) {
@@ -24,7 +24,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
                             "max_new_tokens", "stop_ids", "n_threads", "source", NULL};
     sd_beam_object* self = (sd_beam_object*)object;
     PyObject *target, *draft, *prompt_argument, *stop_argument = NULL, *source_argument = NULL;
-    sd_beam_options o = {.gamma = -1, .n_threads = 1}; /* what is not given is refused by the core */
+    sd_beam_options o = {.gamma = -1, .n_threads = 1}; /* the core rejects missing values */
     int32_t *prompt, *stop_ids = NULL, *source = NULL;
     int n, result = -1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|$iiiiOiO", names, &target, &draft, &prompt_argument,
@@ -71,7 +71,7 @@ static PyObject* record_at(const void* records, int i) {
                          "verify_s", r->verify_s, "other_s", r->other_s);
 }
 
-/* Rounds for so many seconds; *n of them have been made. */
+/* Run rounds for so many seconds; *n: their number. */
 static sd_status run_rounds(sd_beam_search* search, double seconds, sd_beam_record records[RECORDS], int* n) {
     double begun = sd_now();
     int ended = 0;
@@ -130,16 +130,16 @@ static PyObject* begin_with(PyObject* base, PyObject* argument) {
     return status == SD_OK ? PyLong_FromLong(n) : sd_raise(status);
 }
 
-/* What `say` has to say of the cache of a model. */
-static PyObject* say_of_cache(PyObject* base, PyObject* argument,
-                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+/* Call `describe` on the cache of a model. */
+static PyObject* with_cache(PyObject* base, PyObject* argument,
+                            PyObject* (*describe)(sd_model_object* model, const sd_cache* cache)) {
     sd_beam_object* self = (sd_beam_object*)base;
     sd_model_object* model = sd_model_from(argument, "model");
     if (model == NULL || enter(self) < 0) return NULL;
     const sd_cache* cache = sd_beam_search_cache(self->search, model->model);
-    PyObject* said = cache ? say(model, cache) : sd_raise(SD_ERR_VALUE);
+    PyObject* result = cache ? describe(model, cache) : sd_raise(SD_ERR_VALUE);
     leave(self);
-    return said;
+    return result;
 }
 
 static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
@@ -148,10 +148,10 @@ static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
 }
 
 static PyObject* cached_text(PyObject* self, PyObject* model) {
-    return say_of_cache(self, model, sd_cached_text_new);
+    return with_cache(self, model, sd_cached_text_new);
 }
 
-static PyObject* cached_size(PyObject* self, PyObject* model) { return say_of_cache(self, model, size_of); }
+static PyObject* cached_size(PyObject* self, PyObject* model) { return with_cache(self, model, size_of); }
 
 static PyObject* close_(PyObject* base, PyObject* ignored) {
     sd_beam_object* self = (sd_beam_object*)base;
@@ -187,7 +187,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-const sd_kind sd_beam_kind = {
+const sd_type_spec sd_beam_type = {
     .doc = "The rounds of a beam search.",
     .size = sizeof(sd_beam_object),
     .make = make,

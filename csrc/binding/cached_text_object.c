@@ -1,4 +1,4 @@
-/* CachedText: the keys and values of a text that a session has read, to begin other texts with. */
+/* CachedText: keys and values of a text that a session has read, for texts with the same prefix. */
 #include "module.h"
 
 static const sd_cache* cache_of(PyObject* self) { return &((sd_cached_text_object*)self)->cache; }
@@ -34,21 +34,21 @@ static PyObject* get_captures(PyObject* self, void* ignored) {
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},
     {"source", get_source, NULL,
-     "The ids of the source that the text has, int32, a copy; None for a model without an encoder.", NULL},
-    {"captures", get_captures, NULL, "The hidden states that it has of each token.", NULL},
+     "The ids of the text's source, int32, a copy; None for a model without an encoder.", NULL},
+    {"captures", get_captures, NULL, "Layers of the hidden states kept of each token.", NULL},
     {0},
 };
 
 static PyMemberDef members[] = {
-    SD_MEMBER("model", T_OBJECT, sd_cached_text_object, model, "Whose keys and values these are."),
-    SD_MEMBER("n_bytes", T_PYSSIZET, sd_cached_text_object, n_bytes, "Memory that they take."),
+    SD_MEMBER("model", T_OBJECT, sd_cached_text_object, model, "The model of the keys and values."),
+    SD_MEMBER("n_bytes", T_PYSSIZET, sd_cached_text_object, n_bytes, "Memory held."),
     SD_MEMBER("n_low", T_INT, sd_cached_text_object, cache.n_low,
-              "Texts that agree with fewer tokens than these cannot begin with it."),
+              "Least tokens that another text must share to begin with it."),
     {0},
 };
 
-const sd_kind sd_cached_text_kind = {
-    .doc = "The keys and values of a text; Session.cached_text makes it. Immutable.",
+const sd_type_spec sd_cached_text_type = {
+    .doc = "Keys and values of a text, made by Session.cached_text. Immutable.",
     .size = sizeof(sd_cached_text_object),
     .release = release,
     .references = {offsetof(sd_cached_text_object, model)},

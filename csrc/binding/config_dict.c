@@ -1,14 +1,14 @@
-/* From the canonical configuration, a dict, to what the core takes. */
+/* Convert the canonical configuration, a dict, to the core's. */
 #include <math.h>
 #include <string.h>
 
 #include "convert.h"
 
-/* Layers, heads and buckets that arrays are made for; the core refuses more. */
+/* Most layers, heads and buckets to allocate arrays for; the core rejects more. */
 #define LARGEST (1 << 26)
 
-/* Borrowed: no caller has the dict (sd_config_from), so its values stay. NULL without an exception where it
- * is absent or None. */
+/* A borrowed value: the dict is private (sd_config_from), so it stays. NULL without an exception if absent or
+ * None. */
 static PyObject* optional(PyObject* dict, const char* name) {
     PyObject* key = PyUnicode_FromString(name);
     PyObject* value = key ? PyDict_GetItemWithError(dict, key) : NULL;
@@ -49,7 +49,7 @@ static int choice_of(PyObject* value, const char* name, const char* const* choic
     return -1;
 }
 
-/* A field of one value, in an sd_config, and whether it is required; one that is absent is left as it is. */
+/* A field of an sd_config with one value, and whether it is required; an absent one stays unchanged. */
 typedef struct field {
     const char* name;
     enum { INT, FLAG, FLOAT, REAL, CHOICE } type;
@@ -178,9 +178,9 @@ end:
     return result;
 }
 
-/* What layers have of their own: a field for all of them, and a list with a number for each. */
+/* Settings of single layers: a field for all of them, and a list with a number for each. */
 static const struct {
-    field of_all; /* its name is NULL: there is none */
+    field of_all; /* name NULL: none */
     const char* of_each;
 } LAYER_FIELDS[] = {
 #define LAYER(name, member, of_each) {{name, INT, 1, offsetof(sd_layer_config, member), {0}}, of_each}
@@ -189,14 +189,14 @@ static const struct {
     LAYER(NULL, rotation, "rotations"), LAYER(NULL, mixture, "mixtures"),
 };
 
-/* Where it is not said of each layer: the first rotation, experts if the model has any, 1 / √d_head. */
+/* Defaults of each layer: the first rotation, experts if the model has any, 1 / √d_head. */
 static int layers_from(PyObject* dict, sd_config* c) {
     const field norm = {"first_norm", FLAG, 0, 0, {0}};
     int first_norm = 1;
     double* scales;
     int n_scales;
     if (read_field(dict, &norm, &first_norm) < 0) return -1;
-    if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core says so */
+    if (c->n_layer < 1 || c->n_layer > LARGEST) return 0; /* the core rejects it */
     sd_layer_config* layers = PyMem_Calloc((size_t)c->n_layer, sizeof *layers);
     c->layers = layers;
     if (layers == NULL) return sd_no_memory();
@@ -227,7 +227,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
 static int distance_biases_from(PyObject* dict, sd_config* c) {
     double* slopes;
     int32_t* starts;
-    if (c->layers == NULL || c->layers[0].n_head < 1) return 0; /* the core says so */
+    if (c->layers == NULL || c->layers[0].n_head < 1) return 0; /* the core rejects it */
     int n_head = c->layers[0].n_head, n;
     if (optional_numbers(dict, "alibi", n_head, &slopes, &n) < 0) return -1;
     if (slopes != NULL) {
@@ -261,7 +261,7 @@ static int encoder_from(PyObject* dict, sd_config* c) {
     if (!PyDict_Check(value)) return sd_set_error(PyExc_TypeError, "config: encoder: expected a dict");
     sd_config* encoder = PyMem_Calloc(1, sizeof *encoder);
     if (encoder == NULL) PyErr_NoMemory();
-    /* a dict of our own: to convert a value may run the caller's code, which may change the caller's */
+    /* a private copy: converting a value may run user code, which may change the original */
     int result = encoder != NULL && (own = PyDict_New()) != NULL && PyDict_Update(own, value) == 0 &&
                          config_from(own, 1, encoder) == 0 && PyDict_SetItemString(dict, "encoder", own) == 0
                      ? 0

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-/* An exception of specdec.errors, a new reference; NULL with another exception. The package is there whenever
+/* An exception of specdec.errors, a new reference; NULL with another exception. The package exists whenever
  * its core is in use. */
 static PyObject* error_type(const char* name) {
     PyObject* errors = PyImport_ImportModule("specdec.errors");
@@ -117,7 +117,7 @@ static int take_float(PyObject* item, const char* name, Py_ssize_t i, void* numb
     return -1;
 }
 
-/* Numbers of `size` bytes from a sequence, in new memory of PyMem; NULL with an exception. */
+/* Numbers of `size` bytes from a sequence, in new PyMem memory; NULL with an exception. */
 static void* numbers_from(PyObject* object, const char* name, const char* expected, size_t size,
                           take_item take, int* n) {
     PyObject* items = sd_items_from(object, expected);
@@ -208,14 +208,14 @@ PyObject* sd_reals_from(PyObject* object) {
     PyObject* numpy = PyImport_ImportModule("numpy");
     PyObject* array = numpy ? PyObject_CallMethod(numpy, "asarray", "(O)", object) : NULL;
     PyObject* dtype = array ? PyObject_GetAttrString(array, "dtype") : NULL;
-    PyObject* kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
-    const char* letter = kind ? PyUnicode_AsUTF8(kind) : NULL;
+    PyObject* attribute = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    const char* letter = attribute ? PyUnicode_AsUTF8(attribute) : NULL;
     PyObject* reals = NULL;
     if (letter != NULL && strchr("biuf", letter[0]) == NULL)
         PyErr_SetString(PyExc_TypeError, "expected real numbers");
     else if (letter != NULL)
         reals = PyObject_CallMethod(numpy, "ascontiguousarray", "Os", array, "float64");
-    Py_XDECREF(kind);
+    Py_XDECREF(attribute);
     Py_XDECREF(dtype);
     Py_XDECREF(array);
     Py_XDECREF(numpy);
@@ -259,7 +259,7 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 
 static int biases_from(PyObject* object, const char* name, sd_biases* of) {
     if (!PyDict_Check(object)) return sd_set_error(PyExc_TypeError, "%s: expected a dict", name);
-    PyObject *tokens = PyDict_Keys(object), *biases = PyDict_Values(object); /* lists that no caller has */
+    PyObject *tokens = PyDict_Keys(object), *biases = PyDict_Values(object); /* private lists */
     double* numbers = NULL;
     int n, result = -1;
     if (tokens != NULL && biases != NULL && sd_ids_from(tokens, name, &of->tokens, &of->n) == 0)

@@ -1,4 +1,4 @@
-/* Between Python objects and the core's values. */
+/* Conversions between Python objects and values of the core. */
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -10,49 +10,48 @@
 #include "gil.h"
 #include "pack.h"
 
-/* Set the Python exception of a status and return NULL; the only place where one becomes the other. */
+/* Set the Python exception of a status and return NULL; all statuses are translated here. */
 PyObject* sd_raise(sd_status status);
 
-/* 0, None, or the object, whose reference is taken, if the status is SD_OK; else its exception is set and
- * they return -1 or NULL. */
+/* Return 0, None or the object (stolen) if the status is SD_OK; else set its exception and return -1 or
+ * NULL. */
 int sd_passed(sd_status status);
 PyObject* sd_none_if(sd_status status);
 PyObject* sd_given(PyObject* object, sd_status status);
 
-/* The exception that is set, with its traceback, which is set no longer: a new reference. */
+/* Take the current exception with its traceback and clear it: a new reference. */
 PyObject* sd_take_exception(void);
 
-/* Set InputError, for what a caller has given, with a message formatted as by PyErr_Format. Returns -1. */
+/* Set InputError, for a bad argument, with a message as by PyErr_Format. Returns -1. */
 int sd_refuse(const char* format, ...);
 
-/* Set any other exception in the same way. Returns -1. */
+/* Set another exception in the same way. Returns -1. */
 int sd_set_error(PyObject* type, const char* format, ...);
 
 /* Set MemoryError. Returns -1. */
 int sd_no_memory(void);
 
-/* A new tuple of the items of an iterable. To convert an item may run the caller's code (__index__,
- * __float__), which may change the list that the items come from: the tuple stays as it is and owns them.
- * NULL with an exception, `expected` where the object is no iterable. */
+/* A new tuple of the items of an iterable. Converting an item may run user code (__index__, __float__) that
+ * changes the list they come from; the tuple stays unchanged and owns them. NULL with an exception,
+ * `expected` if the object is not iterable. */
 PyObject* sd_items_from(PyObject* object, const char* expected);
 
-/* Integers of a sequence or 1-d array, as int32; booleans are refused. *out is owned by the caller
+/* Integers of a sequence or 1-d array, as int32; booleans are rejected. *out is owned by the caller
  * (PyMem_Free), also when *n is 0; `name` is for messages. Returns 0, or -1 with an exception. */
 int sd_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
 
-/* The same of an argument that may be None, or NULL, not given: *out is then NULL. */
+/* The same for an argument that may be None or NULL (not given): *out is then NULL. */
 int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int* n);
 
 /* Numbers of a sequence, as double, in the same way. */
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n);
 
-/* Sequences of at least so many integers each, in turn; the arrays of *sequences, zeros before, are the
+/* Sequences of at least `least` integers each, concatenated. The arrays of *sequences, zeros before, are the
  * caller's (PyMem_Free), also after a failure. Returns 0, or -1 with an exception. */
 int sd_sequences_from(PyObject* object, const char* name, int least, sd_sequences* sequences);
 
-/* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which
- * stays valid while the array lives. dtype is "float32", "float64", "int32" or "bool". NULL with an
- * exception. */
+/* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which stays valid
+ * while the array lives. dtype is "float32", "float64", "int32" or "bool". NULL with an exception. */
 PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, void** data);
 
 /* A new NumPy array with a copy of values [n_rows, n_cols] (n_cols < 0: [n_rows]), `size` bytes each. NULL
@@ -60,7 +59,7 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
 PyObject* sd_array_of(const char* dtype, const void* values, size_t size, Py_ssize_t n_rows,
                       Py_ssize_t n_cols);
 
-/* A new list of n items, of which make(context, i) makes each: a new reference, or NULL with an exception. */
+/* A new list of n items, each returned by make(context, i): a new reference, or NULL with an exception. */
 PyObject* sd_list_of(int n, PyObject* (*make)(const void* context, int i), const void* context);
 
 /* New lists and tuples of values [n], borrowed for the call. NULL with an exception. */
@@ -69,21 +68,20 @@ PyObject* sd_list_of_floats(const double* values, int n);
 PyObject* sd_tuple_of_ints(const int32_t* values, int n);
 PyObject* sd_tuple_of_floats(const double* values, int n);
 
-/* A new tuple of a list, whose reference is taken; NULL with an exception, as of NULL. */
+/* A new tuple of a list (stolen); NULL with an exception, also for NULL. */
 PyObject* sd_tuple_from(PyObject* list);
 
-/* Numbers of any shape as a new contiguous array of float64, for sd_view. Text and complex numbers are
- * refused, which NumPy would convert. NULL with an exception. */
+/* Numbers of any shape as a new contiguous array of float64, for sd_view. Rejects text and complex numbers,
+ * which NumPy would convert. NULL with an exception. */
 PyObject* sd_reals_from(PyObject* object);
 
-/* How a value looks in a message: a new str (specdec.errors.shown). NULL with an exception. */
+/* A value as shown in messages: a new str (specdec.errors.shown). NULL with an exception. */
 PyObject* sd_shown(PyObject* value);
 
-/* The index of a word among names [n]; n if it is none of them. */
+/* The index of a word among names [n]; n if absent. */
 int sd_word_index(const char* word, const char* const* names, int n);
 
-/* Is the exception that is set one by which Python and NumPy say that a value is not of the type, the size or
- * the shape that was asked for? */
+/* Does the current exception mean a wrong type, size or shape, as raised by Python and NumPy? */
 int sd_is_misfit(void);
 
 /* A C-contiguous view of an array argument; release with PyBuffer_Release. n_dims and the item format
@@ -96,24 +94,24 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling);
 void sd_sampling_free(sd_sampling* sampling);
 
-/* A config dict that no caller has (the caller's own copy) → sd_config, whose arrays the caller frees by
- * sd_config_free. What may be absent has the value of a plain decoder. Returns 0, or -1 with an exception and
- * nothing owned. */
+/* Read a private config dict (the caller's own copy) into an sd_config; free its arrays with sd_config_free.
+ * Absent optional fields have the values of a plain decoder. Returns 0, or -1 with an exception and nothing
+ * owned. */
 int sd_config_from(PyObject* dict, sd_config* config);
 void sd_config_free(sd_config* config);
 
-/* Tensors that Python hands over: (name, array, format) tuples. */
+/* Tensors passed from Python: (name, array, format) tuples. */
 
-/* Gives weights one tensor by name: a matrix [n_rows, n_cols], or a vector with n_cols 0. Called without the
- * GIL. */
+/* Set one tensor of the weights by name: a matrix [n_rows, n_cols], or a vector with n_cols 0. Called without
+ * the GIL. */
 typedef sd_status (*sd_tensor_setter)(void* weights, const char* name, const sd_source* source, int n_rows,
                                       int n_cols, int n_threads);
 
-/* Hand each tensor of an iterable to `set`. The arrays are read meanwhile and not kept. Returns 0, or -1 with
- * an exception. */
+/* Pass each tensor of an iterable to `set`. The arrays are read and not kept. Returns 0, or -1 with an
+ * exception. */
 int sd_set_tensors(PyObject* tensors, sd_tensor_setter set, void* weights, int n_threads);
 
-/* What the types of a learned draft's weights are made with: (config, tensors, *, tokens=None, dtype='f32',
+/* Arguments of the types of a learned draft's weights: (config, tensors, *, tokens=None, dtype='f32',
  * n_threads=1). All borrowed. */
 typedef struct sd_weights_arguments {
     PyObject *config, *tensors, *tokens;
@@ -124,11 +122,11 @@ typedef struct sd_weights_arguments {
 /* Returns 0, or -1 with an exception. */
 int sd_weights_arguments_from(PyObject* args, PyObject* kwargs, sd_weights_arguments* arguments);
 
-/* The target's token of each of the n_draft tokens of a draft: a sequence, copied into memory that the caller
- * gives back by PyMem_Free; NULL for NULL or None. Returns 0, or -1 with an exception. */
+/* The target's token of each of the n_draft tokens of a draft: a copy of a sequence that the caller frees
+ * with PyMem_Free; NULL for NULL or None. Returns 0, or -1 with an exception. */
 int sd_draft_tokens_from(PyObject* argument, int n_draft, int32_t** tokens);
 
-/* Named arguments, by one table of fields (fields.c): name, type, and where the value goes. */
+/* Named arguments, by a table of fields (fields.c): name, type and destination. */
 
 /* The Python type of a field; SD_C_… is the C type of its value. */
 typedef enum sd_field_type {
@@ -151,22 +149,22 @@ typedef struct sd_field {
     const char* name;
     sd_field_type type;
     sd_field_need need;
-    /* Where the value goes; left as it is where an optional field is not given. */
+    /* destination; unchanged if an optional field is absent */
     void* value;
 } sd_field;
 
-/* Entries of an array of fields: required ones, and those that may be absent. */
+/* Entries of an array of fields: required ones, and optional ones. */
 #define SD_INTEGER(name, value) {name, SD_FIELD_INTEGER, SD_FIELD_REQUIRED, value}
 #define SD_FLAG(name, value) {name, SD_FIELD_FLAG, SD_FIELD_REQUIRED, value}
 #define SD_OBJECT(name, value) {name, SD_FIELD_OBJECT, SD_FIELD_REQUIRED, value}
 #define SD_OPTIONAL(type, name, value) {name, SD_FIELD_##type, SD_FIELD_OPTIONAL, value}
 
-/* Read the fields [n] of a dict, which has no other keys. To convert a value may run the caller's code, so
- * the dict must be one that no caller has, a copy: it owns what is borrowed from it. `of` is for messages.
- * Returns 0, or -1 with an exception: TypeError where a field is missing, unknown or of another type. */
+/* Read the fields [n] of a dict, which has no other keys. Converting a value may run user code, so the dict
+ * must be a private copy; it owns what is borrowed from it. `of` is for messages. Returns 0, or -1 with an
+ * exception: TypeError if a field is missing, unknown or of another type. */
 int sd_fields_from(PyObject* dict, const char* of, const sd_field* fields, int n);
 
-/* The same of any mapping, which is copied. */
+/* The same for any mapping, which is copied. */
 int sd_fields_from_mapping(PyObject* mapping, const char* of, const sd_field* fields, int n);
 
 /* Both for an array of fields. */

@@ -5,7 +5,7 @@
 #include "forward.h"
 #include "module.h"
 
-/* Rows of logits that a forward has room for. */
+/* Most rows of logits of a forward pass. */
 #define LOGITS 64
 
 struct sd_decoder_object {
@@ -13,7 +13,7 @@ struct sd_decoder_object {
     PyObject* model;
     sd_cache cache;
     sd_workspace workspace;
-    sd_input_sums input_sums; /* its model is NULL: none are kept */
+    sd_input_sums input_sums; /* model NULL: none are kept */
     int capacity, max_nodes;
     sd_exclusive exclusive;
 };
@@ -24,7 +24,7 @@ static int enter(sd_decoder_object* self) {
 
 static void leave(sd_decoder_object* self) { sd_exclusive_leave(&self->exclusive); }
 
-/* The hidden states to be kept: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
+/* Read the hidden states to keep: a sequence of integers, or NULL or None for none. Returns 0, or -1 with an
  * exception. */
 static int captures_from(PyObject* argument, const sd_model* model, sd_captures* captures) {
     int32_t* layers;
@@ -38,7 +38,7 @@ static int captures_from(PyObject* argument, const sd_model* model, sd_captures*
     return sd_passed(status);
 }
 
-/* What a decoder is made with. */
+/* Sizes of a decoder. */
 typedef struct sizes {
     int capacity, max_nodes, n_threads, n_vocab, with_sums;
 } sizes;
@@ -55,12 +55,12 @@ static int check_sizes(const sizes* s) {
     return 0;
 }
 
-/* Cache and scratch of a decoder, whose source is read. */
+/* Create cache and workspace of a decoder and read its source. */
 static sd_status create(sd_decoder_object* self, const sd_model* model, const sizes* s,
                         const sd_captures* captures, const int32_t* source, int n_source) {
     int slice = sd_prompt_slice(model), rows = s->max_nodes > slice ? s->max_nodes : slice;
     int n_logits = s->max_nodes > LOGITS ? s->max_nodes : LOGITS, n = s->capacity + s->max_nodes;
-    if (sd_prompts_in_slices(model)) n_logits = rows; /* whose slices have a length of their own */
+    if (sd_prompts_in_slices(model)) n_logits = rows; /* its slices have a fixed length */
     sd_status status = sd_encoder_check(model, source, n_source);
     if (status == SD_OK) status = sd_cache_create(&self->cache, model, n, s->max_nodes, 0, captures);
     if (status == SD_OK)
@@ -80,7 +80,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     PyObject *argument, *source_argument = NULL, *captures_argument = NULL;
     int32_t* source;
     sd_captures captures;
-    sizes s = {.max_nodes = 1, .n_threads = 1}; /* capacity is required: 0 is refused */
+    sizes s = {.max_nodes = 1, .n_threads = 1}; /* capacity is required: 0 is rejected */
     int n_source;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOOp", names, &argument, &s.capacity, &s.max_nodes,
                                      &s.n_threads, &s.n_vocab, &source_argument, &captures_argument,
@@ -126,26 +126,25 @@ static sd_status run_slice(sd_decoder_object* self, const int32_t* ids, int n, i
     return status;
 }
 
-/* Append a prompt; rows: those of the logits that are wanted. On failure an exception is set and nothing is
- * in the cache that was not there before. */
+/* Append a prompt; rows: the requested logits. On failure an exception is set and the cache is unchanged. */
 static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
-    sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
+    sd_cache_keep(&self->cache, NULL, 0); /* drop pending rows of a forward pass */
     int n_before = self->cache.n_committed;
     for (int done = 0; done < n;) {
         sd_status status;
         SD_WITHOUT_GIL(status = run_slice(self, ids, n, &done, logits, rows));
         if (sd_passed(status) < 0 || PyErr_CheckSignals() < 0) {
-            sd_cache_cut(&self->cache, n_before); /* nothing is half-changed */
+            sd_cache_cut(&self->cache, n_before); /* restore the previous state */
             return -1;
         }
     }
     return 0;
 }
 
-/* Why a prompt of n tokens cannot be appended: 0, or -1 with an exception. */
+/* Check that a prompt of n tokens can be appended. Returns 0, or -1 with an exception. */
 static int check_prompt(const sd_decoder_object* self, int n, int all, int last) {
-    int room = self->capacity - self->cache.n_committed;
-    if (n > room) return sd_refuse("%d tokens do not fit the %d free slots", n, room);
+    int n_free = self->capacity - self->cache.n_committed;
+    if (n > n_free) return sd_refuse("%d tokens do not fit the %d free slots", n, n_free);
     if (all && last) return sd_refuse("logits and last are both given, expected one of them");
     return last && n == 0 ? sd_refuse("ids is empty, expected at least one token with last") : 0;
 }
@@ -293,7 +292,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_decoder_kind = {
+const sd_type_spec sd_decoder_type = {
     .doc =
         "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, captures=None, "
         "input_sums=False)\n--\n\n",

@@ -23,7 +23,7 @@ static int check_tokens(int32_t token, const sd_drafter_context* c) {
     return sd_refuse("the draft's texts have the token %d, expected 0 to %d", (int)token, n_vocab - 1);
 }
 
-/* What predicts for a drafter, as an argument says it. */
+/* Predictor of a drafter, from an argument. */
 typedef struct predictor_source {
     sd_predictor_maker maker; /* with the options below */
     union {
@@ -33,8 +33,8 @@ typedef struct predictor_source {
     } options;
 } predictor_source;
 
-/* The model of an argument. Whether its ids mean the same as the target's is for the caller to know; it may
- * have more or fewer of them behind those. Returns 0, or -1 with an exception. */
+/* Take the model of an argument. Its ids must mean the same as the target's, which the caller ensures; either
+ * may have more of them. Returns 0, or -1 with an exception. */
 static int model_options_from(PyObject* argument, sd_model_predictor_options* options) {
     const sd_model_object* object = sd_model_from(argument, "draft");
     if (object == NULL) return -1;
@@ -42,7 +42,7 @@ static int model_options_from(PyObject* argument, sd_model_predictor_options* op
     return 0;
 }
 
-/* The model of a Translation, which must be one for this target. Returns 0, or -1 with an exception. */
+/* Take the model of a Translation, which must be for this target. Returns 0, or -1 with an exception. */
 static int translated_from(PyObject* argument, const sd_drafter_context* c,
                            sd_model_predictor_options* options) {
     const sd_translation_object* object = sd_translation_from(argument, "draft");
@@ -57,26 +57,26 @@ static int translated_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* The source of an argument: a Model, a Translation, or weights of a learned draft. Returns 0, or -1 with an
- * exception. The source stays where it is: its maker points into it. */
+/* Take the predictor of an argument: a Model, a Translation, or weights of a learned draft. Returns 0, or -1
+ * with an exception. The source must not move: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
-    if (sd_is(argument, &sd_look_ahead_kind)) {
+    if (sd_is(argument, &sd_look_ahead_type)) {
         source->maker = (sd_predictor_maker){sd_look_ahead_predictor_make,
                                              &((const sd_look_ahead_object*)argument)->extra};
-    } else if (sd_is(argument, &sd_recurrent_kind)) {
+    } else if (sd_is(argument, &sd_recurrent_type)) {
         source->maker = (sd_predictor_maker){sd_recurrent_predictor_make,
                                              ((const sd_recurrent_object*)argument)->recurrent};
-    } else if (sd_is(argument, &sd_eagle_kind)) {
+    } else if (sd_is(argument, &sd_eagle_type)) {
         source->options.eagle =
             (sd_eagle_predictor_options){&((const sd_eagle_object*)argument)->eagle, c->target};
         source->maker = (sd_predictor_maker){sd_eagle_predictor_make, &source->options};
-    } else if (sd_is(argument, &sd_heads_kind)) {
+    } else if (sd_is(argument, &sd_heads_type)) {
         source->options.heads =
             (sd_heads_predictor_options){((const sd_heads_object*)argument)->heads, c->target};
         source->maker = (sd_predictor_maker){sd_heads_predictor_make, &source->options};
     } else {
         source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
-        if (!sd_is(argument, &sd_translation_kind))
+        if (!sd_is(argument, &sd_translation_type))
             return model_options_from(argument, &source->options.model);
         if (((const sd_translation_object*)argument)->n_pairs == 0)
             return sd_refuse("the two vocabularies have no token in common");
@@ -97,7 +97,7 @@ MAKER(make_model) { return make_tree(a, c, &(sd_shape_options){.n_chains = 1}, d
 
 MAKER(make_parallel_chains) { return make_tree(a, c, &(sd_shape_options){.n_chains = a->n_chains}, drafter); }
 
-/* The way of choosing children that has this name. Returns 0, or -1 with an exception. */
+/* Find the method of choosing siblings by name. Returns 0, or -1 with an exception. */
 static int choosing_from(const char* name, sd_choosing* how) {
     static const char* const names[] = {"sample", "without replacement", "top-k"};
     *how = sd_word_index(name, names, SD_CHOOSE_TOP + 1);
@@ -124,17 +124,17 @@ MAKER(make_dynamic_tree) {
     return sd_passed(sd_dynamic_tree_drafter_create(&c->drafting, source.maker, &tree, drafter));
 }
 
-/* measured: also by tokens that both vocabularies have, where that brings more */
+/* measured: also draft tokens that both vocabularies have, where more are accepted */
 MAKER(make_text) {
     sd_model_predictor_options options;
     if (translated_from(a->translation, c, &options) < 0) return -1;
     options.writes = 1;
     int is_measured = a->measured && ((const sd_translation_object*)a->translation)->n_pairs > 0;
-    sd_vocabulary_way way = is_measured ? SD_WAY_MEASURED : SD_WAY_TEXT;
-    return sd_passed(sd_text_drafter_create(&c->drafting, &options, way, drafter));
+    sd_vocabulary_method method = is_measured ? SD_VOCABULARY_MEASURED : SD_VOCABULARY_TEXT;
+    return sd_passed(sd_text_drafter_create(&c->drafting, &options, method, drafter));
 }
 
-/* draft, gamma: the description of the drafter that drafts for the model, and its guesses a round */
+/* draft, gamma: description of the drafter that drafts for the model, and its draft tokens per round */
 MAKER(make_nested) {
     sd_nested_options nested = {.inner_gamma = a->gamma};
     sd_model_predictor_options options;
@@ -146,7 +146,7 @@ MAKER(make_nested) {
     return sd_passed(sd_nested_drafter_create(&c->drafting, &options, &nested, drafter));
 }
 
-/* skipped: bytes [n_layer], what is skipped of each layer (forward.h) */
+/* skipped: bytes [n_layer], the parts of each layer to skip (forward.h) */
 MAKER(make_skip_layers) {
     if (!PyBytes_Check(a->skipped)) return sd_set_error(PyExc_TypeError, "skip_layers: expected bytes");
     const unsigned char* skipped = (const unsigned char*)PyBytes_AS_STRING(a->skipped);
@@ -156,9 +156,8 @@ MAKER(make_skip_layers) {
         valid = skipped[i] <= (SD_SKIP_ATTN | SD_SKIP_MLP);
     }
     if (!valid || !any)
-        return sd_refuse(
-            "draft: expected %d bytes from 0 to 3 that say what of each layer is skipped, not all 0",
-            n_layer);
+        return sd_refuse("draft: expected %d bytes from 0 to 3, the parts of each layer to skip, not all 0",
+                         n_layer);
     const sd_model_predictor_options options = {.model = c->target, .skipped = skipped};
     const sd_predictor_maker maker = {sd_model_predictor_make, &options};
     return sd_passed(
@@ -249,8 +248,8 @@ MAKER(make_input_copy) {
     return result;
 }
 
-/* The drafters of descriptions, a tuple, into an array of as many. Returns 0, or -1 with an exception and no
- * drafter left. */
+/* Create the drafters of a tuple of descriptions, into an array of as many. Returns 0, or -1 with an
+ * exception and no drafters. */
 static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_drafter** drafters) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(descriptions); i++) {
         if (sd_drafter_from(PyTuple_GET_ITEM(descriptions, i), c, &drafters[i]) == 0) continue;
@@ -260,7 +259,7 @@ static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_
     return 0;
 }
 
-/* gammas, drafts: the most guesses and the description of each drafter, in their order */
+/* gammas, drafts: the most draft tokens and the description of each drafter, in order */
 MAKER(make_ensemble) {
     sd_ensemble_options options = {.adaptive = a->adaptive};
     PyObject* descriptions = sd_items_from(a->drafts, "drafts: expected a sequence of descriptions");
@@ -306,7 +305,7 @@ static const struct {
     {"token_recycling", make_token_recycling, {"matrix", "parents", "chances"}},
     {"lookahead", make_lookahead, {"window", "ngram", "candidates"}},
     {"ensemble", make_ensemble, {"adaptive", "gammas", "drafts"}},
-    {"watched", sd_make_watched, {"draft", "corrections"}},
+    {"recorded", sd_make_recorded, {"draft", "samples"}},
     {"python",
      sd_make_python_drafter,
      {"name", "propose", "begin", "commit", "proposal_type", "generator", "trees", "reads_source"}},
@@ -339,11 +338,11 @@ static int read_arguments(const char* method, const char* const* takes, sd_draft
 /* The method's name and a new dict of its arguments, or NULL with an exception. */
 static PyObject* dict_of(PyObject* description, const char** name) {
     PyObject* arguments;
-    if (sd_is(description, &sd_model_kind)) {
+    if (sd_is(description, &sd_model_type)) {
         *name = "model";
         return Py_BuildValue("{sO}", "model", description);
     }
-    if (sd_is(description, &sd_ngram_kind)) {
+    if (sd_is(description, &sd_ngram_type)) {
         *name = "ngram";
         return Py_BuildValue("{sO}", "table", description);
     }

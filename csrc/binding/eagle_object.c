@@ -17,8 +17,8 @@ static int layers_from(PyObject* argument, sd_eagle* eagle) {
     return result;
 }
 
-/* Tokens of the target, as many as the head has rows, all different; or None. Returns 0, or -1 with an
- * exception; what is owned is the caller's. */
+/* Read tokens of the target, one for each row of the head, all different; or None. Returns 0, or -1 with an
+ * exception; memory is the caller's in both cases. */
 static int tokens_from(PyObject* argument, const sd_config* config, int32_t** tokens) {
     int n, expected = sd_head_rows(config), result = 0;
     if (sd_optional_ids_from(argument, "tokens", tokens, &n) < 0) return -1;
@@ -60,7 +60,7 @@ static void release(PyObject* self) { PyMem_Free(((sd_eagle_object*)self)->token
 
 static PyMemberDef members[] = {SD_MEMBER("model", T_OBJECT, sd_eagle_object, model, "Its weights."), {0}};
 
-const sd_kind sd_eagle_kind = {
+const sd_type_spec sd_eagle_type = {
     .doc = "Eagle(model, *, layers, tokens=None, normed_feedback=False)\n--\n\n",
     .size = sizeof(sd_eagle_object),
     .make = make,

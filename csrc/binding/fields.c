@@ -1,4 +1,4 @@
-/* Named arguments, by one table of fields: name, type, and where the value goes. */
+/* Named arguments, by a table of fields: name, type and destination. */
 #include <limits.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static int value_from(PyObject* object, const sd_field* field) {
     return 0;
 }
 
-/* TypeError for a value of another type; other exceptions stay. */
+/* Set TypeError for a value of another type; keep other exceptions. */
 static void refuse_type(PyObject* object, const char* of, const sd_field* field) {
     static const char* const expected[] = {
         [SD_FIELD_INTEGER] = "an integer", [SD_FIELD_REAL] = "a number",
@@ -45,8 +45,8 @@ static void refuse_type(PyObject* object, const char* of, const sd_field* field)
                      Py_TYPE(object)->tp_name, expected[field->type]);
 }
 
-/* TypeError for the first key of the dict that is no field. A key of a subclass of str may compare as it
- * likes, so it is none. */
+/* Set TypeError for the first key of the dict that is no field. Keys of a subclass of str may compare
+ * arbitrarily, so they never match. */
 static void refuse_unknown(PyObject* dict, const char* of, const sd_field* fields, int n) {
     PyObject *key, *object;
     for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &object);) {

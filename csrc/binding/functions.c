@@ -36,7 +36,7 @@ static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
     return shapes;
 }
 
-/* Are they logits that are softened to a distribution? Returns 0, or -1 with an exception. */
+/* Check that a softmax of the logits exists. Returns 0, or -1 with an exception. */
 static int check_logits(const float* logits, int n_vocab) {
     int finite = 0;
     for (int i = 0; i < n_vocab; i++) {
@@ -51,7 +51,7 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
     static char* names[] = {"logits", "temperature", "top_k", "top_p", "min_p", NULL};
     PyObject *argument, *array = NULL;
     sd_sampling sampling = sd_sampling_neutral;
-    sampling.temperature = -1.0; /* must be given */
+    sampling.temperature = -1.0; /* required */
     Py_buffer logits;
     double *probs, *scratch = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$didd", names, &argument, &sampling.temperature,

@@ -37,7 +37,7 @@ typedef struct sd_exclusive {
 } sd_exclusive;
 
 /* Enter. Returns 0, or -1 with RuntimeError: if the object is not `there`, because it is in `state`
- * ("closed"), or if another call is inside, of another thread or further up in this one. `name` is for
+ * ("closed"), or if another call is inside, from another thread or further up the stack. `name` is for
  * messages. */
 int sd_exclusive_enter(sd_exclusive* exclusive, int there, const char* name, const char* state);
 void sd_exclusive_leave(sd_exclusive* exclusive);

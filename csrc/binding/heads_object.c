@@ -1,4 +1,4 @@
-/* Heads: what predicts tokens from a target's hidden states, immutable. */
+/* Heads: decoding heads on a target's hidden states; immutable. */
 #include "module.h"
 
 static sd_status set_tensor(void* heads, const char* name, const sd_source* source, int n_rows, int n_cols,
@@ -39,7 +39,7 @@ static void release(PyObject* self) { sd_heads_free(((sd_heads_object*)self)->he
 
 static PyMemberDef members[] = {SD_FIGURES(sd_heads_object), {0}};
 
-const sd_kind sd_heads_kind = {
+const sd_type_spec sd_heads_type = {
     .doc = "Heads(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n",
     .size = sizeof(sd_heads_object),
     .make = make,

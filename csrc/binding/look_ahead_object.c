@@ -1,4 +1,4 @@
-/* LookAheadEmbeddings: vectors behind a text, after which its target guesses ahead. */
+/* LookAheadEmbeddings: vectors appended to a text, after which its target predicts ahead. */
 #include <math.h>
 #include <string.h>
 
@@ -37,12 +37,12 @@ static int make(PyObject* self, PyObject* args, PyObject* kwargs) {
 static void release(PyObject* self) { PyMem_Free(((sd_look_ahead_object*)self)->memory); }
 
 static PyMemberDef members[] = {
-    SD_MEMBER("n_tokens", T_INT, sd_look_ahead_object, extra.n, "How many vectors there are."),
-    SD_MEMBER("d_model", T_INT, sd_look_ahead_object, extra.d_model, "Numbers of each."),
+    SD_MEMBER("n_tokens", T_INT, sd_look_ahead_object, extra.n, "Number of vectors."),
+    SD_MEMBER("d_model", T_INT, sd_look_ahead_object, extra.d_model, "Width of each."),
     {0},
 };
 
-const sd_kind sd_look_ahead_kind = {
+const sd_type_spec sd_look_ahead_type = {
     .doc = "LookAheadEmbeddings(embeddings)\n--\n\n",
     .size = sizeof(sd_look_ahead_object),
     .make = make,

@@ -34,7 +34,7 @@ static int numbers_from(const char* dtype, const char* cache_dtype, const char* 
     return sd_format_from(cache_dtype, "cache_dtype", &numbers->cache);
 }
 
-/* The blocks of packed weights that a caller gives, one for each of a model and its encoder. */
+/* Read the blocks of packed weights, one each for a model and its encoder. */
 static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_memory_block blocks[2]) {
     PyObject* items = PySequence_Tuple(given);
     if (items == NULL) return -1;
@@ -50,12 +50,12 @@ static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_memory_blo
     return result;
 }
 
-/* The formats {name: format} of tensors of a configuration, [sd_tensor_count], in memory that is the caller's
+/* Read the formats {name: format} of a configuration's tensors, [sd_tensor_count], in memory of the caller
  * (PyMem_Free), also after a failure; NULL without any. Returns 0, or -1 with an exception. */
 static int formats_from(PyObject* mapping, const sd_config* config, sd_format** formats) {
     *formats = NULL;
     if (mapping == Py_None) return 0;
-    PyObject *dict = PyDict_New(), *key, *value; /* a copy, which no caller has */
+    PyObject *dict = PyDict_New(), *key, *value; /* a private copy */
     int n = sd_tensor_count(config), failed = dict == NULL || PyDict_Update(dict, mapping) < 0;
     if (!failed && (*formats = PyMem_Malloc((size_t)n * sizeof **formats)) == NULL)
         failed = PyErr_NoMemory() == NULL;
@@ -136,10 +136,10 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
 
 static void release(PyObject* self) {
     sd_model_free(((sd_model_object*)self)->model);
-    sd_spares_drop(); /* what its sessions have freed */
+    sd_spares_drop(); /* memory that its sessions have freed */
 }
 
-/* ------------------------------------------------------------------------------ what it says of itself */
+/* ------------------------------------------------------------------------------ attributes */
 
 static const sd_model* model_of(PyObject* self) { return ((sd_model_object*)self)->model; }
 
@@ -232,8 +232,8 @@ static sd_status set_low_rank(void* model, const char* name, const sd_source* so
     return sd_model_set_low_rank(model, name, source, n_rows, n_cols, n_threads);
 }
 
-/* The tensors {name: rank} of an adapter [*n], in new memory of PyMem; the names are those of the dict, which
- * no caller has. NULL with an exception. */
+/* The tensors {name: rank} of an adapter [*n], in new PyMem memory; names borrowed from the private dict.
+ * NULL with an exception. */
 static sd_adapted_tensor* ranks_from(PyObject* dict, int* n) {
     PyObject *key, *value;
     sd_adapted_tensor* tensors = PyMem_Calloc((size_t)PyDict_GET_SIZE(dict) + 1, sizeof *tensors);
@@ -293,7 +293,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getters[] = {
-    {"base", get_base, NULL, "The model whose weights an adapted model has; None: it is not adapted.", NULL},
+    {"base", get_base, NULL, "The model that an adapted model builds on; None: not adapted.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
     {0},
 };
@@ -302,13 +302,13 @@ static PyGetSetDef getters[] = {
 static PyMemberDef members[] = {
     SD_FIGURES(sd_model_object),
     MEMBER(cache_dtype, T_STRING, "Number format of keys and values."),
-    MEMBER(prefill, T_STRING, "What multiplies the rows of prompts and sources."),
-    MEMBER(layout, T_ULONGLONG, "What lies where in its blocks, as a number."),
-    MEMBER(prompt_slice, T_INT, "Tokens of prompts that a forward reads."),
+    MEMBER(prefill, T_STRING, "Engine of the products of prompts and sources."),
+    MEMBER(layout, T_ULONGLONG, "Layout of its blocks, as a number."),
+    MEMBER(prompt_slice, T_INT, "Tokens of prompts that a forward pass reads."),
     {0},
 };
 
-const sd_kind sd_model_kind = {
+const sd_type_spec sd_model_type = {
     .doc =
         "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, target=None, "
         "packed=None, formats=None)\n--\n\n",

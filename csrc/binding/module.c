@@ -16,27 +16,27 @@ static PyObject** reference(PyObject* self, size_t offset) {
     return (PyObject**)(void*)((char*)self + offset);
 }
 
-static Py_buffer* views_of(PyObject* self, const sd_kind* kind) {
-    return (Py_buffer*)(void*)((char*)self + kind->views);
+static Py_buffer* views_of(PyObject* self, const sd_type_spec* spec) {
+    return (Py_buffer*)(void*)((char*)self + spec->views);
 }
 
 static int traverse(PyObject* self, visitproc visit, void* arg) {
-    const sd_kind* kind = ((sd_object*)self)->kind;
+    const sd_type_spec* spec = ((sd_object*)self)->spec;
     Py_VISIT(Py_TYPE(self));
-    for (const size_t* offset = kind->references; *offset > 0; offset++) Py_VISIT(*reference(self, *offset));
-    for (int i = 0; i < kind->n_views; i++) {
-        PyObject* owner = views_of(self, kind)[i].obj;
+    for (const size_t* offset = spec->references; *offset > 0; offset++) Py_VISIT(*reference(self, *offset));
+    for (int i = 0; i < spec->n_views; i++) {
+        PyObject* owner = views_of(self, spec)[i].obj;
         /* The collector may clear a memoryview that is exported, which then cannot be released. */
         if (owner != NULL && !PyMemoryView_Check(owner)) Py_VISIT(owner);
     }
-    return kind->traverse ? kind->traverse(self, visit, arg) : 0;
+    return spec->traverse ? spec->traverse(self, visit, arg) : 0;
 }
 
 static int clear(PyObject* self) {
-    const sd_kind* kind = ((sd_object*)self)->kind;
-    if (kind->release) kind->release(self); /* first: what it owns borrows from the others */
-    for (int i = 0; i < kind->n_views; i++) PyBuffer_Release(&views_of(self, kind)[i]);
-    for (const size_t* offset = kind->references; *offset > 0; offset++) Py_CLEAR(*reference(self, *offset));
+    const sd_type_spec* spec = ((sd_object*)self)->spec;
+    if (spec->release) spec->release(self); /* first: what it owns borrows from the others */
+    for (int i = 0; i < spec->n_views; i++) PyBuffer_Release(&views_of(self, spec)[i]);
+    for (const size_t* offset = spec->references; *offset > 0; offset++) Py_CLEAR(*reference(self, *offset));
     return 0;
 }
 
@@ -48,31 +48,31 @@ static void dealloc(PyObject* self) {
     Py_DECREF(type);
 }
 
-/* An object that the garbage collector does not show to anybody yet. */
-static PyObject* allocate(PyTypeObject* type, const sd_kind* kind) {
+/* Allocate an object that the garbage collector does not track yet. */
+static PyObject* allocate(PyTypeObject* type, const sd_type_spec* spec) {
     PyObject* self = type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     PyObject_GC_UnTrack(self);
-    ((sd_object*)self)->kind = kind;
+    ((sd_object*)self)->spec = spec;
     return self;
 }
 
-static PyObject* make(PyTypeObject* type, const sd_kind* kind, PyObject* args, PyObject* kwargs) {
-    PyObject* self = allocate(type, kind);
+static PyObject* make(PyTypeObject* type, const sd_type_spec* spec, PyObject* args, PyObject* kwargs) {
+    PyObject* self = allocate(type, spec);
     if (self == NULL) return NULL;
-    if (kind->make(self, args, kwargs) == 0)
+    if (spec->make(self, args, kwargs) == 0)
         PyObject_GC_Track(self);
     else
         Py_CLEAR(self);
     return self;
 }
 
-int sd_is(const PyObject* object, const sd_kind* kind) {
-    return Py_TYPE(object)->tp_dealloc == dealloc && ((const sd_object*)object)->kind == kind;
+int sd_is(const PyObject* object, const sd_type_spec* spec) {
+    return Py_TYPE(object)->tp_dealloc == dealloc && ((const sd_object*)object)->spec == spec;
 }
 
-PyObject* sd_object_from(PyObject* object, const sd_kind* kind, const char* type, const char* argument) {
-    if (sd_is(object, kind)) return object;
+PyObject* sd_object_from(PyObject* object, const sd_type_spec* spec, const char* type, const char* argument) {
+    if (sd_is(object, spec)) return object;
     return PyErr_Format(PyExc_TypeError, "%s: expected specdec._core.%s, not %s", argument, type,
                         Py_TYPE(object)->tp_name);
 }
@@ -81,48 +81,48 @@ PyObject* sd_object_from(PyObject* object, const sd_kind* kind, const char* type
 
 #define NEW(name, Name)                                                                 \
     static PyObject* new_##name(PyTypeObject* type, PyObject* args, PyObject* kwargs) { \
-        return make(type, &sd_##name##_kind, args, kwargs);                             \
+        return make(type, &sd_##name##_type, args, kwargs);                             \
     }
 SD_TYPES(NEW)
 
-#define ROW(name, Name) {"specdec._core." #Name, &sd_##name##_kind, new_##name},
+#define ROW(name, Name) {"specdec._core." #Name, &sd_##name##_type, new_##name},
 static const struct {
     const char* name;
-    const sd_kind* kind;
+    const sd_type_spec* spec;
     newfunc new;
 } types[SD_N_TYPES] = {SD_TYPES(ROW)};
 
 PyObject* sd_object_new(PyObject* other, sd_type type) {
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(other));
-    PyObject* self = allocate(state->types[type], types[type].kind);
+    PyObject* self = allocate(state->types[type], types[type].spec);
     if (self != NULL) PyObject_GC_Track(self);
     return self;
 }
 
 static int add_type(PyObject* module, sd_type i, PyTypeObject** type) {
-    const sd_kind* kind = types[i].kind;
-    const PyType_Slot all[] = {{Py_tp_doc, (void*)kind->doc},
-                               {Py_tp_new, kind->make ? (void*)types[i].new : NULL},
+    const sd_type_spec* spec = types[i].spec;
+    const PyType_Slot all[] = {{Py_tp_doc, (void*)spec->doc},
+                               {Py_tp_new, spec->make ? (void*)types[i].new : NULL},
                                {Py_tp_dealloc, (void*)dealloc},
                                {Py_tp_traverse, (void*)traverse},
-                               {Py_tp_clear, kind->traverse ? (void*)clear : NULL},
-                               {Py_tp_methods, kind->methods},
-                               {Py_tp_getset, kind->getters},
-                               {Py_tp_members, kind->members}};
+                               {Py_tp_clear, spec->traverse ? (void*)clear : NULL},
+                               {Py_tp_methods, spec->methods},
+                               {Py_tp_getset, spec->getters},
+                               {Py_tp_members, spec->members}};
     enum { N = sizeof all / sizeof *all };
     PyType_Slot slots[N + 1] = {0};
     for (int slot = 0, n = 0; slot < N; slot++)
         if (all[slot].pfunc != NULL) slots[n++] = all[slot];
     unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
-    if (kind->make == NULL) flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
-    PyType_Spec spec = {types[i].name, (int)kind->size, 0, flags, slots};
-    *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (spec->make == NULL) flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    PyType_Spec python_spec = {types[i].name, (int)spec->size, 0, flags, slots};
+    *type = (PyTypeObject*)PyType_FromModuleAndSpec(module, &python_spec, NULL);
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
 }
 
 /* ------------------------------------------------------------------------------------ the module */
 
-/* The limits that Python names in messages. */
+/* Limits for messages in Python. */
 static const struct {
     const char* name;
     int value;

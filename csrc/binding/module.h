@@ -1,4 +1,4 @@
-/* The types of the extension module and what they share. */
+/* Types of the extension module, and their shared parts. */
 #pragma once
 
 #include "adaptive_gamma.h"
@@ -7,21 +7,21 @@
 #include "convert.h"
 #include "heads.h"
 #include "predictors.h"
+#include "recorded_drafter.h"
 #include "recurrent.h"
 #include "sequence.h"
 #include "suffix_tree.h"
 #include "tables.h"
 #include "translation.h"
-#include "watched_drafter.h"
 #include "weights.h"
 
-/* The table of types, F(name, Name): specdec._core.Name has the struct sd_name_object and an sd_name_kind. */
+/* The table of types, F(name, Name): specdec._core.Name has the struct sd_name_object and an sd_name_type. */
 #define SD_TYPES(F)                    \
     F(adaptive_gamma, AdaptiveGamma)   \
     F(automaton, Automaton)            \
     F(beam, BeamSearch)                \
     F(cached_text, CachedText)         \
-    F(corrections, Corrections)        \
+    F(online_samples, OnlineSamples)   \
     F(decoder, Decoder)                \
     F(eagle, Eagle)                    \
     F(heads, Heads)                    \
@@ -35,45 +35,46 @@
     F(token_matrix, TokenMatrix)       \
     F(translation, Translation)
 
-/* What an object of a type begins with. */
+/* First members of every object. */
 typedef struct sd_object {
-    PyObject_HEAD const struct sd_kind* kind;
+    PyObject_HEAD const struct sd_type_spec* spec;
 } sd_object;
 
-/* A type. Its objects are made by `make`, so there is none that is half made, and they are never cleared by
- * the garbage collector but for those that say so: models, tables and decoders lend memory to sessions, which
- * may be cleared later, and so live as long as they are referred to, as tuples do. */
-typedef struct sd_kind {
-    const char* doc; /* its text signature and what it is */
-    size_t size;     /* of its struct, which is zeros before `make` */
-    /* Fill an object; what it has when this fails is released. Returns 0, or -1 with an exception. NULL:
-     * Python makes none. */
+/* A type. Its objects are created by `make`, so none is half initialized. The garbage collector clears only
+ * objects with `traverse`: models, tables and decoders lend memory to sessions, which may be cleared later,
+ * so they live as long as there are references, like tuples. */
+typedef struct sd_type_spec {
+    const char* doc; /* text signature and docstring */
+    size_t size;     /* size of its struct, all zeros before `make` */
+    /* Initialize an object; on failure its contents are released. Returns 0, or -1 with an exception. NULL:
+     * Python cannot create one. */
     int (*make)(PyObject* self, PyObject* args, PyObject* kwargs);
-    void (*release)(PyObject* self); /* give back what it owns but the two below; NULL: nothing */
+    void (*release)(PyObject* self); /* release what it owns, except the two below; NULL: nothing */
     size_t references[4];            /* offsets of its PyObject*, strong or NULL; ended by 0 */
     size_t views;                    /* offset of its Py_buffer [n_views], held or zeros */
     int n_views;
-    traverseproc traverse; /* visits what else it refers to; such objects are cleared. NULL: nothing else */
+    traverseproc traverse; /* visits further references; such objects are cleared. NULL: no others */
     PyMethodDef* methods;
     PyGetSetDef* getters;
     PyMemberDef* members;
-} sd_kind;
+} sd_type_spec;
 
-/* Of each type: its enumerator, its kind, and the object of an argument, borrowed; NULL with TypeError. */
+/* For each type: its enumerator, its spec, and a checked cast of an argument (borrowed; NULL with
+ * TypeError). */
 #define SD_DECLARE_TYPE(name, Name)                                                              \
     typedef struct sd_##name##_object sd_##name##_object;                                        \
-    extern const sd_kind sd_##name##_kind;                                                       \
+    extern const sd_type_spec sd_##name##_type;                                                  \
     static inline sd_##name##_object* sd_##name##_from(PyObject* object, const char* argument) { \
-        return (sd_##name##_object*)sd_object_from(object, &sd_##name##_kind, #Name, argument);  \
+        return (sd_##name##_object*)sd_object_from(object, &sd_##name##_type, #Name, argument);  \
     }
 #define SD_ENUMERATE_TYPE(name, Name) SD_TYPE_##name,
 typedef enum sd_type { SD_TYPES(SD_ENUMERATE_TYPE) SD_N_TYPES } sd_type;
 
-PyObject* sd_object_from(PyObject* object, const sd_kind* kind, const char* type, const char* argument);
+PyObject* sd_object_from(PyObject* object, const sd_type_spec* spec, const char* type, const char* argument);
 SD_TYPES(SD_DECLARE_TYPE)
 
-/* Is it an object of this kind? */
-int sd_is(const PyObject* object, const sd_kind* kind);
+/* Is it an object of this type? */
+int sd_is(const PyObject* object, const sd_type_spec* spec);
 
 typedef struct sd_module_state {
     PyTypeObject* types[SD_N_TYPES];
@@ -81,10 +82,10 @@ typedef struct sd_module_state {
     PyObject* round_class; /* specdec.trace.Round; both NULL before the first session */
 } sd_module_state;
 
-/* A new object of a type of the module that another object is of, not made yet; NULL with an exception. */
+/* A new, uninitialized object of a type, in the module of another object; NULL with an exception. */
 PyObject* sd_object_new(PyObject* other, sd_type type);
 
-/* What types of packed weights say of them. */
+/* Attributes of packed weights. */
 typedef struct sd_weights_figures {
     const char* dtype; /* of the matrices */
     size_t n_bytes;
@@ -99,21 +100,21 @@ struct sd_model_object {
     unsigned long long layout;
     int prompt_slice;
     PyObject* config;    /* dict */
-    PyObject* target;    /* the Model whose table or head is shared, or whose weights an adapted model has */
-    Py_buffer packed[2]; /* memory of others that the model lies in */
+    PyObject* target;    /* Model whose table or head is shared, or that an adapted model builds on */
+    Py_buffer packed[2]; /* memory of others that holds the model */
 };
 
 struct sd_eagle_object {
     sd_object base;
     PyObject* model;
     sd_eagle eagle;
-    int32_t* tokens; /* of the eagle, PyMem_Free */
+    int32_t* tokens; /* of the eagle; PyMem_Free */
 };
 
 struct sd_ngram_object {
     sd_object base;
     sd_ngram_table table;
-    Py_buffer views[3 * SD_MAX_NGRAM]; /* the arrays that the table borrows */
+    Py_buffer views[3 * SD_MAX_NGRAM]; /* arrays that the table borrows */
 };
 
 struct sd_automaton_object {
@@ -123,9 +124,9 @@ struct sd_automaton_object {
     int32_t max_token; /* of its text, at least 0 */
 };
 
-struct sd_corrections_object {
+struct sd_online_samples_object {
     sd_object base;
-    sd_corrections ring;
+    sd_online_samples ring;
 };
 
 struct sd_heads_object {
@@ -137,7 +138,7 @@ struct sd_heads_object {
 struct sd_suffix_tree_object {
     sd_object base;
     sd_suffix_memory memory;
-    sd_exclusive exclusive; /* of who adds */
+    sd_exclusive exclusive; /* held while adding */
 };
 
 struct sd_token_matrix_object {
@@ -153,14 +154,14 @@ struct sd_adaptive_gamma_object {
 struct sd_cached_text_object {
     sd_object base;
     PyObject* model;
-    sd_cache cache; /* never changes, so threads may read it at the same time */
+    sd_cache cache; /* never changes, so threads may read it concurrently */
     size_t n_bytes;
 };
 
 struct sd_look_ahead_object {
     sd_object base;
     float* memory;          /* PyMem_Free */
-    sd_extra_queries extra; /* it borrows from `memory` */
+    sd_extra_queries extra; /* borrows from `memory` */
 };
 
 struct sd_settings_object {
@@ -169,7 +170,7 @@ struct sd_settings_object {
     sd_sampling sampling, draft_sampling; /* their arrays are owned */
     int32_t *stop_ids, *prediction;       /* PyMem_Free */
     PyObject *transform, *constraint;
-    PyObject* model; /* whose text it is */
+    PyObject* model; /* model of the sequence */
     int has_states;  /* the transform has a method `start` */
 };
 
@@ -185,22 +186,22 @@ struct sd_translation_object {
     sd_object base;
     PyObject *model, *strings, *encoders; /* tuples: bytes of target and draft; functions, by sd_encoding */
     Py_buffer views[SD_N_TRANSLATION_ARRAYS]; /* the arrays of its tables */
-    sd_translation translation;               /* it borrows from all of these */
+    sd_translation translation;               /* borrows from all of these */
     int n_pairs;                              /* tokens that both vocabularies have */
     atomic_llong n_rows, named;               /* its counters */
     atomic_llong n_encoded, encoding_ns;      /* calls of encoders, and their time */
 };
 
-/* A new CachedText with a copy of what a cache of the model has committed; NULL with an exception. The cache
- * must not change meanwhile: the copying releases the GIL. */
+/* A new CachedText with a copy of a cache's committed tokens; NULL with an exception. The cache must not
+ * change meanwhile: copying releases the GIL. */
 PyObject* sd_cached_text_new(sd_model_object* model, const sd_cache* cache);
 
-/* A number format, and what multiplies matrices, by the name that Python gives it; -1 with an exception that
- * names `argument`. */
+/* Find a number format or an engine of matrix products by its Python name; -1 with an exception that names
+ * `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
 int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 
-/* The module's functions: functions.c, and those of files of their own. */
+/* The module's functions: functions.c, and those in their own files. */
 extern PyMethodDef sd_functions[];
 PyObject* sd_product_of_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs);
@@ -212,7 +213,7 @@ PyObject* sd_panel_formats(PyObject* module, PyObject* ignored);
 PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_processor(PyObject* module, PyObject* ignored);
 
-/* Entries of tables of methods and of attributes that are plain members of an object. */
+/* Entries of tables of methods and of attributes. */
 #define SD_KEYWORDS(function) (PyCFunction)(void (*)(void))(function), METH_VARARGS | METH_KEYWORDS
 #define SD_MEMBER(name, type, struct_, member, doc) {name, type, offsetof(struct_, member), READONLY, doc}
 #define SD_FIGURES(struct_)                                                                     \

@@ -1,7 +1,7 @@
 /* Ngram: counts of n-grams. */
 #include "module.h"
 
-/* A level's arrays from a tuple (starts, tokens, counts), whose views are held. */
+/* Read a level's arrays from a tuple (starts, tokens, counts), and hold their views. */
 static int level_from(PyObject* tuple, int64_t n_before, Py_buffer views[3], sd_ngram_level* level) {
     static const char* const names[] = {"starts", "tokens", "counts"};
     static const char formats[] = {sizeof(long) == 8 ? 'l' : 'q', 'i', 'i'}; /* NumPy's int64 is q or l */
@@ -44,7 +44,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     return sd_passed(status);
 }
 
-const sd_kind sd_ngram_kind = {
+const sd_type_spec sd_ngram_type = {
     .doc = "Ngram(unigrams, levels, back_off=False)\n--\n\n",
     .size = sizeof(sd_ngram_object),
     .make = make,

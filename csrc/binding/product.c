@@ -1,4 +1,4 @@
-/* product: one matrix product by the row kernels, in either order, or by OpenBLAS, for tests and for
+/* product: one matrix product by the row kernels, in either order, or by OpenBLAS, for tests and
  * measurements. */
 #include <string.h>
 

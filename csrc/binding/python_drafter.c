@@ -1,27 +1,27 @@
-/* A Python object drafts: specdec.drafts.Drafter. */
+/* Drafter of a Python object: specdec.drafts.Drafter. */
 #include <math.h>
 #include <string.h>
 
 #include "drafters.h"
 #include "kernels.h"
 
-/* A row of probabilities may miss 1 by rounding, also by that of a softmax in float32. */
+/* Tolerance of the sum of probabilities: rounding, also of a softmax in float32. */
 #define TOLERANCE 1e-4
 
 typedef struct python_drafter {
     sd_drafter base;              /* must stay first */
     PyThreadState** saved_thread; /* borrowed */
     sd_draft_arguments given;     /* borrowed; begin, commit and generator may be None */
-    PyObject* failures;           /* of the context; borrowed; NULL: there is none */
+    PyObject* failures;           /* of the context; borrowed; NULL: none */
     int n_vocab;
     sd_arena arena; /* owns the arrays below */
-    int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
-    int* closed; /* [gamma + 1] of the tree's nodes: a child has been left out, so its younger ones are too */
+    int32_t* nodes; /* [gamma + 1] node in the tree of each returned node; -1: left out */
+    int* closed;    /* [gamma + 1] of the tree's nodes: a child has been left out, so later ones are too */
 } python_drafter;
 
-/* What propose has returned: the fields of a Proposal. */
+/* Return value of propose: the fields of a Proposal. */
 typedef struct returned {
-    PyObject *tokens, *parents, *probs, *confidence; /* strong; NULL: not given */
+    PyObject *tokens, *parents, *probs, *confidence; /* strong; NULL: None */
     int32_t *ids, *parent_nodes;                     /* [n] PyMem; the latter NULL: a chain */
     int n;
 } returned;
@@ -35,8 +35,8 @@ static void returned_free(returned* r) {
     PyMem_Free(r->parent_nodes);
 }
 
-/* A text for Python: read-only, a copy, since the core's memory changes and the object may keep it. As a
- * memoryview of int it costs a copy of 4 bytes a token, where a list costs an object for each. */
+/* A read-only copy of a text for Python, since the core's memory changes and the object may keep it. A
+ * memoryview of int takes 4 bytes per token; a list would take an object for each. */
 static PyObject* view_of(const int32_t* tokens, int n) {
     PyObject* bytes =
         PyBytes_FromStringAndSize((const char*)tokens, (Py_ssize_t)n * (Py_ssize_t)sizeof *tokens);
@@ -47,11 +47,11 @@ static PyObject* view_of(const int32_t* tokens, int n) {
     return ids;
 }
 
-/* Refuse what propose has returned. Returns -1 with an exception. */
+/* Reject the return value of propose. Returns -1 with an exception. */
 #define REFUSE(d, format, ...) sd_refuse("%U.propose: " format, (d)->given.name, __VA_ARGS__)
 
 static int refuse_type(const python_drafter* d, const char* field, PyObject* value, const char* expected) {
-    /* What failed on the way to the value is another matter than its type. */
+    /* Keep exceptions other than type errors. */
     if (PyErr_Occurred() && !sd_is_misfit()) return -1;
     PyErr_Clear();
     PyObject* text = sd_shown(value);
@@ -60,7 +60,7 @@ static int refuse_type(const python_drafter* d, const char* field, PyObject* val
     return -1;
 }
 
-/* The attribute, or NULL without an exception where it is None. */
+/* The attribute, or NULL without an exception if it is None. */
 static int field(PyObject* proposal, const char* name, PyObject** out) {
     *out = PyObject_GetAttrString(proposal, name);
     if (*out == NULL) return -1;
@@ -80,7 +80,7 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
     if (r->tokens == NULL || sd_ids_from(r->tokens, "tokens", &r->ids, &r->n) < 0)
         return refuse_type(d, "what it returned", value, EXPECTED);
     if (r->n > budget)
-        return REFUSE(d, "there are %d guesses; expected at most the budget of %d", r->n, budget);
+        return REFUSE(d, "there are %d draft tokens; expected at most the budget of %d", r->n, budget);
     for (int i = 0; i < r->n; i++)
         if (r->ids[i] < 0 || r->ids[i] >= d->n_vocab)
             return REFUSE(d, "tokens[%d] is %d; expected 0 to %d", i, (int)r->ids[i], d->n_vocab - 1);
@@ -96,7 +96,7 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
     return 0;
 }
 
-/* Can the rule judge what was returned? Guesses for one token may be no draws of one distribution. */
+/* Can the rule verify the returned tree? Siblings may not be draws from one distribution. */
 static int check_rule(const python_drafter* d, const sd_proposal* p, const returned* r) {
     if (sd_rule_check_trees(p->rule, SD_TREE_ANY, "verify") == SD_OK) return 0;
     for (int i = 0; r->parent_nodes != NULL && i < r->n; i++)
@@ -106,7 +106,7 @@ static int check_rule(const python_drafter* d, const sd_proposal* p, const retur
     return 0;
 }
 
-/* Copy a row of probabilities into `from`, and check it: it gives the guess i. */
+/* Copy row i of the probabilities into `from` and check it, including the probability of its token. */
 static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token, sd_distribution* from) {
     PyObject* array = sd_reals_from(row);
     Py_buffer view;
@@ -136,8 +136,8 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
     return result;
 }
 
-/* Of a draw from `from` that may follow the parent, which the caller has looked at, the law is that of the
- * draw among those that may. */
+/* Restrict `from` to tokens allowed after the parent: the distribution of a draw, given that it is
+ * allowed. */
 static void mask_row(const python_drafter* d, const sd_mask* mask, sd_distribution* from) {
     if (mask->words == NULL || from->point >= 0) return;
     for (int x = 0; x < d->n_vocab; x++)
@@ -146,7 +146,7 @@ static void mask_row(const python_drafter* d, const sd_mask* mask, sd_distributi
     from->factor = 1.0 / from->mass;
 }
 
-/* The item for node i of a list of n, strong; *item is NULL where there is no list. */
+/* Item i of a list of n, strong; *item is NULL without a list. */
 static int item_of(const python_drafter* d, PyObject* list, const char* name, int i, int n, PyObject** item) {
     *item = NULL;
     if (list == NULL) return 0;
@@ -161,10 +161,10 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     int32_t parent = d->nodes[r->parent_nodes ? r->parent_nodes[i] : i];
     PyObject *row, *estimate = NULL;
     double confidence = 1.0;
-    /* Checked whether or not there is room for the node. Its own room comes after the last node's. */
+    /* Check the row even without capacity for the node; it is written after the last node's. */
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_may_draft(p, parent);
-    /* Guesses that the form of the text forbids are left out; those beside them stay what they are. */
+    /* Leave out tokens that the constraint forbids; their siblings stay unchanged. */
     int allowed = !wanted || sd_proposal_allows(p, parent, r->ids[i]);
     int result = item_of(d, r->probs, "probs", i, r->n, &row);
     if (result == 0) result = item_of(d, r->confidence, "confidence", i, r->n, &estimate);
@@ -196,7 +196,7 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     return 0;
 }
 
-/* {"rng": generator of this round}, or NULL with an exception where the object asks for random numbers. */
+/* {"rng": generator of this round} if the object takes random numbers; NULL with an exception. */
 static PyObject* keywords_of(const python_drafter* d, const sd_proposal* p) {
     PyObject* rng = PyObject_CallFunction(d->given.generator, "KIi", (unsigned long long)p->stream.seed,
                                           p->stream.sequence, p->n_text);
@@ -217,14 +217,14 @@ static PyObject* call_propose(const python_drafter* d, const sd_proposal* p) {
     return value;
 }
 
-/* What a call for a sequence comes to, with the GIL: where it has failed the exception is noted, if possible,
- * and none is set. */
+/* Status of a call for a sequence, with the GIL held: on failure the exception is noted, if possible, and
+ * cleared. */
 static sd_status status_of(const python_drafter* d, int sequence, int failed) {
     if (!failed) return SD_OK;
     if (d->failures == NULL) return SD_ERR_CALLBACK;
     PyObject *exception = sd_take_exception(), *key = PyLong_FromLong(sequence);
     int noted = exception != NULL && key != NULL && PyDict_SetItem(d->failures, key, exception) == 0;
-    if (!noted) PyErr_Clear(); /* no memory: nobody will know why the sequence has ended */
+    if (!noted) PyErr_Clear(); /* no memory: the cause of the failure is lost */
     Py_XDECREF(exception);
     Py_XDECREF(key);
     return SD_ERR_CALLBACK;
@@ -260,7 +260,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return status;
 }
 
-/* {"source": what the encoder of the target reads beside a prompt, or None}, or NULL with an exception. */
+/* {"source": input of the target's encoder, or None}, or NULL with an exception. */
 static PyObject* source_of(const sd_prompt* prompt) {
     PyObject* source = prompt->source ? view_of(prompt->source, prompt->n_source) : Py_NewRef(Py_None);
     PyObject* keywords = source ? Py_BuildValue("{sO}", "source", source) : NULL;
@@ -268,9 +268,9 @@ static PyObject* source_of(const sd_prompt* prompt) {
     return keywords;
 }
 
-/* method(sequence, tokens), if there is that method; with the source of a prompt too, if that is not NULL. */
-static sd_status tell(python_drafter* d, PyObject* method, int sequence, const int32_t* tokens, int n_tokens,
-                      const sd_prompt* prompt) {
+/* Call method(sequence, tokens), if it exists; also with the source of a prompt that is not NULL. */
+static sd_status notify(python_drafter* d, PyObject* method, int sequence, const int32_t* tokens,
+                        int n_tokens, const sd_prompt* prompt) {
     if (method == Py_None) return SD_OK;
     sd_gil_take(d->saved_thread);
     PyObject *ids = view_of(tokens, n_tokens), *keywords = prompt ? source_of(prompt) : NULL, *ignored = NULL;
@@ -289,13 +289,13 @@ static sd_status tell(python_drafter* d, PyObject* method, int sequence, const i
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     python_drafter* d = (python_drafter*)base;
     if (!sd_settings_drafted(prompt->settings)) return SD_OK;
-    return tell(d, d->given.begin, sequence, prompt->tokens, prompt->n,
-                d->given.reads_source ? prompt : NULL);
+    return notify(d, d->given.begin, sequence, prompt->tokens, prompt->n,
+                  d->given.reads_source ? prompt : NULL);
 }
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     python_drafter* d = (python_drafter*)base;
-    return tell(d, d->given.commit, sequence, tokens, n_tokens, NULL);
+    return notify(d, d->given.commit, sequence, tokens, n_tokens, NULL);
 }
 
 static void release(sd_drafter* base) {

@@ -69,7 +69,7 @@ static sd_status status_of(sd_python_states* p) {
     return SD_ERR_CALLBACK;
 }
 
-/* Keep a state, whose reference is taken, under its number. */
+/* Keep a state (stolen) under its number. */
 static sd_status keep_as(sd_python_states* p, int number, PyObject* state) {
     int failed = state == NULL;
     while (!failed && PyList_GET_SIZE(p->states) <= number) failed = PyList_Append(p->states, Py_None) < 0;
@@ -80,8 +80,7 @@ static sd_status keep_as(sd_python_states* p, int number, PyObject* state) {
     return status_of(p);
 }
 
-/* What a method has returned, whose reference is taken, if it has the methods of a state; else NULL with an
- * exception. */
+/* Return the result of a method (stolen) if it has the methods of a state; else NULL with an exception. */
 static PyObject* checked(const sd_python_states* p, const char* method, PyObject* state) {
     PyObject* names[] = {p->fork, p->advance, p->answer};
     for (int i = 0; state != NULL && i < 3; i++) {
@@ -119,7 +118,7 @@ static sd_status start(void* context, const int32_t* tokens, int n) {
 static sd_status advance(void* context, int from, int32_t token, int to) {
     sd_python_states* p = context;
     enter(p);
-    PyObject* before = Py_NewRef(sd_python_state(p, from)); /* the call may do whatever it likes */
+    PyObject* before = Py_NewRef(sd_python_state(p, from)); /* the call may run any code */
     PyObject* state = PyObject_CallMethodNoArgs(before, p->fork);
     if (state != NULL && Py_TYPE(state) != Py_TYPE(before)) state = checked(p, "fork", state);
     PyObject* id = state ? PyLong_FromLong(token) : NULL;
@@ -139,21 +138,21 @@ static void keep(void* context, int from) {
     PyObject* state = Py_NewRef(sd_python_state(p, from));
     Py_ssize_t n = PyList_GET_SIZE(p->states);
     if (n == 0 || PyList_SetItem(p->states, 0, state) < 0 || PyList_SetSlice(p->states, 1, n, NULL) < 0)
-        PyErr_Clear(); /* of an empty list, which the core does not have; the states are overwritten */
+        PyErr_Clear(); /* the list is never empty; the states are overwritten */
     leave(p);
 }
 
 static int forgive(void* context) {
     sd_python_states* p = context;
     enter(p);
-    /* An object may name the only exceptions that it raises itself: others are of a signal handler, say. */
-    PyObject* kind = PyObject_GetAttrString(p->object, "raises");
-    if (kind == NULL) {
+    /* An object may declare the exceptions that it raises itself: others may come from a signal handler. */
+    PyObject* raised = PyObject_GetAttrString(p->object, "raises");
+    if (raised == NULL) {
         PyErr_Clear();
-        kind = Py_NewRef(PyExc_Exception);
+        raised = Py_NewRef(PyExc_Exception);
     }
-    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, kind);
-    Py_DECREF(kind);
+    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, raised);
+    Py_DECREF(raised);
     if (forgiven) Py_CLEAR(p->exception);
     leave(p);
     return forgiven;
@@ -175,7 +174,7 @@ static void refuse_mask(const sd_python_states* p, PyObject* returned) {
     Py_XDECREF(text);
 }
 
-/* The words of a mask, from its words as they are, or from a truth value for each token. */
+/* Read the words of a mask, given as words or as a truth value for each token. */
 static int words_from(const sd_python_states* p, PyObject* returned, uint32_t* words) {
     Py_buffer view;
     if (PyObject_GetBuffer(returned, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return -1;
@@ -225,7 +224,7 @@ static void refuse(PyObject* returned, int n_vocab) {
     Py_XDECREF(text);
 }
 
-/* Replace probs [n_vocab] by what the caller's function made of them. */
+/* Replace probs [n_vocab] by the result of the user's function. */
 static int take_probs(PyObject* returned, double* probs, int n_vocab) {
     PyObject* array = sd_reals_from(returned);
     Py_buffer view;
@@ -256,7 +255,7 @@ static PyObject* array_of(const double* probs, int n_vocab) {
     return sd_array_of("float64", probs, sizeof *probs, n_vocab, -1);
 }
 
-/* Take what the call has returned, NULL for an exception, whose reference is taken. */
+/* Take the result of the call (stolen); NULL: an exception. */
 static sd_status finish(sd_python_transform* self, PyObject* returned, double* probs, int n_vocab) {
     int result = returned ? take_probs(returned, probs, n_vocab) : -1;
     Py_XDECREF(returned);
@@ -265,8 +264,8 @@ static sd_status finish(sd_python_transform* self, PyObject* returned, double* p
     return SD_ERR_CALLBACK;
 }
 
-/* sd_transform.apply: function(probs, tokens) with the GIL, which the thread lacks while it is in the
- * core. The function is given an array and a list of its own. */
+/* sd_transform.apply: call function(probs, tokens) with the GIL, which the thread lacks while it is in the
+ * core. The function gets its own array and list. */
 static sd_status apply(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab) {
     sd_python_transform* self = context;
     sd_gil_take(self->saved_thread);
@@ -279,7 +278,7 @@ static sd_status apply(void* context, const int32_t* tokens, int n_tokens, doubl
     return status;
 }
 
-/* sd_transform.apply_state: state(probs), with the lock that whoever asks for states has taken. */
+/* sd_transform.apply_state: call state(probs) with the lock that `enter` has taken. */
 static sd_status apply_state(void* context, int number, double* probs, int n_vocab) {
     sd_python_transform* self = context;
     PyObject *state = Py_NewRef(sd_python_state(&self->states, number)), *array = array_of(probs, n_vocab);

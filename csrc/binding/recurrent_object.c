@@ -76,7 +76,7 @@ static PyMethodDef methods[] = {
 
 static PyMemberDef members[] = {SD_FIGURES(sd_recurrent_object), {0}};
 
-const sd_kind sd_recurrent_kind = {
+const sd_type_spec sd_recurrent_type = {
     .doc = "Recurrent(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n",
     .size = sizeof(sd_recurrent_object),
     .make = make,

@@ -4,11 +4,11 @@
 #include "module.h"
 #include "score.h"
 
-/* What is made of texts beside their results. */
+/* Further outputs of scoring. */
 typedef struct extras {
-    PyObject* done;        /* called with the number of texts that have ended; NULL: nothing is; borrowed */
-    sd_model_object* keep; /* of a single text a CachedText of this model is made; NULL: none; borrowed */
-    PyObject* kept;        /* it, a new reference */
+    PyObject* done;        /* called with the number of texts that have ended; NULL: none; borrowed */
+    sd_model_object* keep; /* make a CachedText of this model, for a single text; NULL: none; borrowed */
+    PyObject* kept;        /* that CachedText, a new reference */
 } extras;
 
 /* Score texts. Returns 0, or -1 with an exception. */
@@ -22,9 +22,9 @@ static int run(const sd_score_options* options, sd_scored_text* texts, int n, ex
         SD_WITHOUT_GIL(status = sd_score_slice(score, &n_ended, &ended));
         if (sd_passed(status) < 0 || PyErr_CheckSignals() < 0) result = -1;
         if (result < 0 || n_ended == 0 || more->done == NULL) continue;
-        PyObject* said = PyObject_CallFunction(more->done, "i", n_ended);
-        if (said == NULL) result = -1;
-        Py_XDECREF(said);
+        PyObject* returned = PyObject_CallFunction(more->done, "i", n_ended);
+        if (returned == NULL) result = -1;
+        Py_XDECREF(returned);
     }
     if (result == 0 && more->keep != NULL) {
         more->kept = sd_cached_text_new(more->keep, sd_score_cache(score));
@@ -34,7 +34,7 @@ static int run(const sd_score_options* options, sd_scored_text* texts, int n, ex
     return result;
 }
 
-/* Texts as they are given: all ids one after the other, and how many there are of each. */
+/* Texts as given: all ids concatenated, and the length of each. */
 typedef struct given_ids {
     int32_t *ids, *lengths; /* owned */
     int n_ids, n;
@@ -45,7 +45,7 @@ static void given_free(given_ids* given) {
     PyMem_Free(given->lengths);
 }
 
-/* A copy, as other threads may change the array. */
+/* Copy an array, which other threads may change. */
 static int copy_array(PyObject* argument, const char* name, int32_t** out, int* n) {
     Py_buffer view;
     if (sd_view(argument, name, 'i', 1, &view) < 0) return -1;
@@ -68,7 +68,7 @@ static int given_from(PyObject* pair, const char* name, given_ids* given) {
         if (total >= 0) total += given->lengths[i];
     }
     if (total == given->n_ids) return 0;
-    return sd_refuse("%s: %d ids, expected as many as the lengths say", name, given->n_ids);
+    return sd_refuse("%s: %d ids, expected the sum of the lengths", name, given->n_ids);
 }
 
 /* The texts [n] of the arguments: *n_scored of their tokens are scored. NULL with an exception. */
@@ -86,7 +86,7 @@ static sd_scored_text* texts_from(const given_ids* given, const int32_t* n_given
         *text = (sd_scored_text){.tokens = ids, .n = given->lengths[i], .n_given = n_given[i]};
         if (source != NULL) text->source = source, text->n_source = sources->lengths[i];
         text->first = *n_scored;
-        if (n_given[i] >= 1 && n_given[i] < text->n) *n_scored += text->n - n_given[i]; /* or refused */
+        if (n_given[i] >= 1 && n_given[i] < text->n) *n_scored += text->n - n_given[i]; /* or rejected */
         ids += text->n;
         source = source ? source + text->n_source : NULL;
     }
@@ -114,13 +114,13 @@ static PyObject* new_results(ptrdiff_t n_scored, sd_score_results* r) {
     return results;
 }
 
-/* What a call is given, beside its options. */
+/* Arguments of a call besides its options. */
 typedef struct call {
     given_ids texts, sources;
-    int32_t* n_given; /* owned, as all ids are */
+    int32_t* n_given; /* owned, like all ids */
 } call;
 
-/* The arguments of a call. Returns 0, or -1 with an exception; either way what is owned is the call's. */
+/* Read the arguments of a call. Returns 0, or -1 with an exception; memory is the call's in both cases. */
 static int call_from(PyObject* texts, PyObject* n_given, PyObject* sources, int keep, int n_top, call* c) {
     int n;
     if (sources != Py_None && !PyTuple_Check(sources))

@@ -24,7 +24,7 @@ int sd_prompt_from(PyObject* ids, PyObject* key, PyObject* source_argument, sd_p
     return 0;
 }
 
-/* Room for the states of a slot; what is there already is kept. */
+/* Allocate memory for the states of a slot, unless it exists. */
 static sd_status reserve(const sd_session_borrowed* borrowed, sd_slot* slot, const sd_slot* with) {
     sd_status status = SD_OK;
     int n_vocab = borrowed->target->model->config.n_vocab, n_nodes = borrowed->n_nodes;
@@ -76,11 +76,11 @@ void sd_slot_set(sd_slot* slot, const sd_slot* with) {
 }
 
 PyObject* sd_slot_take_exception(sd_slot* slot) {
-    PyObject** places[] = {&slot->transform.exception, &slot->transform.states.exception,
-                           &slot->constraining.exception};
+    PyObject** exceptions[] = {&slot->transform.exception, &slot->transform.states.exception,
+                               &slot->constraining.exception};
     for (int i = 0; i < 3; i++) {
-        PyObject* exception = *places[i];
-        *places[i] = NULL;
+        PyObject* exception = *exceptions[i];
+        *exceptions[i] = NULL;
         if (exception != NULL) return exception;
     }
     return NULL;
@@ -117,7 +117,7 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
     return 0;
 }
 
-/* A session with these options, and the drafter of a description; NULL: none. */
+/* Create a session with these options and the drafter of a description; NULL: none. */
 static int make_session(const sd_session_options* o, PyObject* draft, sd_session_borrowed* borrowed,
                         sd_session** session) {
     sd_drafter* drafter = NULL;
@@ -158,7 +158,8 @@ int sd_session_from_arguments(PyObject* args, PyObject* kwargs, sd_session_borro
     const sd_settings_object* all = NULL;
     const sd_adaptive_gamma_object* learned = NULL;
     if (!PyArg_ParseTuple(args, "OO:Session", &target, &draft)) return -1;
-    PyObject* own = kwargs ? PyDict_Copy(kwargs) : PyDict_New(); /* what is borrowed of it is its own */
+    PyObject* own =
+        kwargs ? PyDict_Copy(kwargs) : PyDict_New(); /* a private copy, which owns what is borrowed */
     int result =
         own != NULL && SD_FIELDS_FROM(own, "Session", fields) == 0 &&
                 sd_model_from(target, "target") != NULL &&
@@ -170,7 +171,7 @@ int sd_session_from_arguments(PyObject* args, PyObject* kwargs, sd_session_borro
         borrowed->target = (sd_model_object*)Py_NewRef(target);
         borrowed->gate = (sd_gate){.saved_thread = borrowed->saved_thread};
         borrowed->n_nodes =
-            o.gamma > 0 && o.gamma <= SD_MAX_GAMMA ? o.gamma : 0; /* the core refuses others */
+            o.gamma > 0 && o.gamma <= SD_MAX_GAMMA ? o.gamma : 0; /* the core rejects others */
         borrowed->is_adaptive = learned != NULL;
         if (learned) borrowed->adaptive_gamma = learned->learned;
         o.target = borrowed->target->model;

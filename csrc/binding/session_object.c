@@ -6,7 +6,7 @@ struct sd_session_object {
     sd_session* session;          /* owned; NULL after close */
     sd_session_borrowed borrowed; /* owned; what the session borrows */
     int keep_logits;
-    int keep_drafts; /* records say what nodes were drawn from: 0 but in tests (testing.h) */
+    int keep_drafts; /* records include the distributions of nodes: 0 except in tests (testing.h) */
     sd_exclusive exclusive;
 };
 
@@ -23,7 +23,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     return sd_session_from_arguments(args, kwargs, &self->borrowed, &self->session, &self->keep_logits);
 }
 
-/* May be called while a thread is in the core: what it reads changes with the GIL only. */
+/* May be called while a thread is in the core: what it reads only changes with the GIL held. */
 static int traverse(PyObject* self, visitproc visit, void* arg) {
     return sd_session_borrowed_traverse(&((sd_session_object*)self)->borrowed, visit, arg);
 }
@@ -36,7 +36,7 @@ static void release(PyObject* object) {
     sd_session_borrowed_free(&self->borrowed);
 }
 
-/* The slots whose prompts are not in yet. */
+/* Slots whose prompts have not been read yet. */
 static PyObject* unread_slots(const sd_session_object* self) {
     PyObject* list = PyList_New(0);
     for (int i = 0; list != NULL && i < self->borrowed.n_slots; i++) {
@@ -59,7 +59,7 @@ static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
     return unread;
 }
 
-/* What the caller's draft has raised for a sequence, which is then forgotten: a new reference, or NULL. */
+/* Take the exception that a user's draft has raised for a sequence: a new reference, or NULL. */
 static PyObject* take_failure(const sd_session_object* self, int sequence) {
     PyObject* key = self->borrowed.failures ? PyLong_FromLong(sequence) : NULL;
     PyObject* exception = key ? PyDict_GetItemWithError(self->borrowed.failures, key) : NULL;
@@ -70,7 +70,7 @@ static PyObject* take_failure(const sd_session_object* self, int sequence) {
     return exception;
 }
 
-/* Why the sequence has failed in the round, an exception. */
+/* The exception of a sequence that has failed in the round. */
 static PyObject* error_of(sd_session_object* self, const sd_record* record) {
     if (record->status != SD_ERR_CALLBACK) {
         sd_raise(sd_fail(record->status, "%s", record->message));
@@ -79,7 +79,7 @@ static PyObject* error_of(sd_session_object* self, const sd_record* record) {
     PyObject* exception = sd_slot_take_exception(&self->borrowed.slots[record->sequence]);
     if (exception == NULL) exception = take_failure(self, record->sequence);
     if (exception != NULL) return exception;
-    PyErr_NoMemory(); /* there was none to note it */
+    PyErr_NoMemory(); /* no memory was left to note it */
     return sd_take_exception();
 }
 
@@ -102,10 +102,10 @@ static PyObject* slot_round_at(const void* object, int i) {
     return made;
 }
 
-/* Of a sequence that takes no rounds in a call. */
+/* Gamma of a sequence that takes no rounds in a call. */
 #define SITS_OUT (-1)
 
-/* Guesses of each sequence in the next rounds. */
+/* Draft tokens of each sequence in the next rounds. */
 static int gammas_from(const sd_session_object* self, PyObject* list, int32_t** gammas) {
     int n;
     if (sd_ids_from(list, "gammas", gammas, &n) < 0) return -1;
@@ -128,9 +128,9 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
         return NULL;
     if (enter(self) < 0) return NULL;
     if (argument == Py_None || gammas_from(self, argument, &gammas) == 0) {
-        if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are there */
+        if (self->keep_logits || self->keep_drafts) seconds = 0.0; /* only the last round's are available */
         sd_status status;
-        SD_WITHOUT_GIL_AS(&self->exclusive.saved_thread, /* functions of the caller's take it for a while */
+        SD_WITHOUT_GIL_AS(&self->exclusive.saved_thread, /* user callbacks take it temporarily */
                           status = sd_session_rounds(self->session, seconds, until_end, gammas));
         if (sd_passed(status) == 0) {
             sd_session_records(self->session, &n);
@@ -146,14 +146,14 @@ static PyObject* finish(PyObject* base, PyObject* argument) {
     sd_session_object* self = (sd_session_object*)base;
     long sequence = PyLong_AsLong(argument);
     if (sequence == -1 && PyErr_Occurred()) return NULL;
-    if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* refused by the core */
+    if (sequence < 0 || sequence > INT32_MAX) sequence = -1; /* rejected by the core */
     if (enter(self) < 0) return NULL;
     sd_status status = sd_session_finish(self->session, (int)sequence);
     leave(self);
     return sd_none_if(status);
 }
 
-/* The rest of `admit`, in an entered session. */
+/* Continue `admit` in an entered session. */
 static PyObject* admit_in(sd_session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
     sd_session_borrowed* b = &self->borrowed;
     sd_settings_object* settings = sd_settings_from(argument, "settings");
@@ -187,7 +187,7 @@ static PyObject* admit(PyObject* base, PyObject* args) {
     return result;
 }
 
-/* Any thread may call it while another is in the core: what it reads never changes, but by `close`. */
+/* Any thread may call it while another is in the core: what it reads only changes by `close`. */
 static PyObject* check(PyObject* base, PyObject* argument) {
     const sd_session_object* self = (sd_session_object*)base;
     const sd_settings_object* settings = sd_settings_from(argument, "settings");
@@ -200,30 +200,30 @@ static PyObject* swap(PyObject* base, PyObject* args) {
     sd_session_object* self = (sd_session_object*)base;
     PyObject *argument, *draft;
     if (!PyArg_ParseTuple(args, "OO", &argument, &draft)) return NULL;
-    sd_corrections_object* corrections = sd_corrections_from(argument, "corrections");
-    if (corrections == NULL || enter(self) < 0) return NULL;
-    int result = sd_swap_watched(self->session, &self->borrowed.context, corrections, draft);
+    sd_online_samples_object* samples = sd_online_samples_from(argument, "samples");
+    if (samples == NULL || enter(self) < 0) return NULL;
+    int result = sd_swap_recorded(self->session, &self->borrowed.context, samples, draft);
     leave(self);
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
-/* What `say` has to say of the cache that a call asks for: of a sequence and, if not the target, a model. */
-static PyObject* say_of_cache(PyObject* base, PyObject* args,
-                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+/* Call `describe` on the cache of a sequence and of a model, by default the target. */
+static PyObject* with_cache(PyObject* base, PyObject* args,
+                            PyObject* (*describe)(sd_model_object* model, const sd_cache* cache)) {
     sd_session_object* self = (sd_session_object*)base;
     int sequence;
-    PyObject *argument = (PyObject*)self->borrowed.target, *said = NULL;
+    PyObject *argument = (PyObject*)self->borrowed.target, *result = NULL;
     if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
     if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
     if (enter(self) < 0) return NULL;
     sd_model_object* model = sd_model_from(argument, "model");
     const sd_cache* cache = model ? sd_session_cache(self->session, sequence, model->model) : NULL;
     if (cache != NULL)
-        said = say(model, cache);
+        result = describe(model, cache);
     else if (model != NULL)
         sd_raise(SD_ERR_VALUE);
     leave(self);
-    return said;
+    return result;
 }
 
 static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
@@ -238,12 +238,12 @@ static PyObject* captures_of(sd_model_object* model, const sd_cache* cache) {
 }
 
 static PyObject* cached_text(PyObject* self, PyObject* args) {
-    return say_of_cache(self, args, sd_cached_text_new);
+    return with_cache(self, args, sd_cached_text_new);
 }
 
-static PyObject* cached_size(PyObject* self, PyObject* args) { return say_of_cache(self, args, size_of); }
+static PyObject* cached_size(PyObject* self, PyObject* args) { return with_cache(self, args, size_of); }
 
-static PyObject* captures(PyObject* self, PyObject* args) { return say_of_cache(self, args, captures_of); }
+static PyObject* captures(PyObject* self, PyObject* args) { return with_cache(self, args, captures_of); }
 
 static PyObject* begin_with(PyObject* base, PyObject* args) {
     sd_session_object* self = (sd_session_object*)base;
@@ -298,19 +298,19 @@ static PyMethodDef methods[] = {
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\n"},
     {"admit", admit, METH_VARARGS, "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\n"},
     {"check", check, METH_O, "check($self, settings, /)\n--\n\n"},
-    {"swap", swap, METH_VARARGS, "swap($self, corrections, draft, /)\n--\n\n"},
+    {"swap", swap, METH_VARARGS, "swap($self, samples, draft, /)\n--\n\n"},
     {"begin_with", begin_with, METH_VARARGS, "begin_with($self, sequence, text, /)\n--\n\n"},
     {"cached_text", cached_text, METH_VARARGS, "cached_text($self, sequence, model=None, /)\n--\n\n"},
     {"captures", captures, METH_VARARGS, "captures($self, sequence, model=None, /)\n--\n\n"},
     {"cached_size", cached_size, METH_VARARGS, "cached_size($self, sequence, model=None, /)\n--\n\n"},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\n"},
 #ifdef SPECDEC_TESTING
-    {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},
+    {"_keep_drafts", keep_drafts, METH_NOARGS, "Add the distributions of nodes to records from now on."},
 #endif
     {0},
 };
 
-const sd_kind sd_session_kind = {
+const sd_type_spec sd_session_type = {
     .doc = "The rounds of one batch of sequences.",
     .size = sizeof(sd_session_object),
     .make = make,

@@ -1,11 +1,11 @@
-/* Settings: how a sequence is decoded. They never change, so sequences may share them. */
+/* Settings: how a sequence is decoded. Immutable, so sequences may share them. */
 #include "module.h"
 #include "python_states.h"
 
-/* What is read of the arguments before it is checked. */
+/* Arguments before they are checked. */
 typedef struct given {
     PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction, *model;
-    const char *rule, *law;
+    const char *rule, *logprobs_of;
 } given;
 
 static int transform_from(sd_settings_object* self, PyObject* transform) {
@@ -21,7 +21,7 @@ static int transform_from(sd_settings_object* self, PyObject* transform) {
     return 0;
 }
 
-/* Everything of *g. Returns 0, or -1 with an exception. */
+/* Check and fill in all of *g. Returns 0, or -1 with an exception. */
 static int fill(sd_settings_object* self, const given* g) {
     sd_settings* s = &self->settings;
     if (sd_sampling_from(g->sampling, "sampling", &self->sampling) < 0) return -1;
@@ -31,7 +31,7 @@ static int fill(sd_settings_object* self, const given* g) {
         s->draft_sampling = &self->draft_sampling;
     }
     if (sd_passed(sd_rule_find(g->rule, &s->verify.rule)) < 0) return -1;
-    if (g->law != NULL && sd_passed(sd_logprobs_find(g->law, &s->logprobs.of)) < 0) return -1;
+    if (g->logprobs_of != NULL && sd_passed(sd_logprobs_find(g->logprobs_of, &s->logprobs.of)) < 0) return -1;
     if (transform_from(self, g->transform) < 0) return -1;
     int constrains = g->constraint == Py_None ? 0 : sd_has_states(g->constraint);
     if (constrains == 0 && g->constraint != Py_None)
@@ -74,7 +74,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
         SD_OPTIONAL(OBJECT, "transform", &g.transform),
         SD_OPTIONAL(OBJECT, "constraint", &g.constraint),
         SD_OPTIONAL(OBJECT, "stop_ids", &g.stop_ids),
-        SD_OPTIONAL(WORD, "law", &g.law),
+        SD_OPTIONAL(WORD, "logprobs_of", &g.logprobs_of),
         SD_OPTIONAL(INTEGER, "n_top", &s->logprobs.n_top),
         SD_OPTIONAL(OBJECT, "drafters", &g.drafters),
         SD_OPTIONAL(OBJECT, "prediction", &g.prediction),
@@ -95,7 +95,7 @@ static void release(PyObject* object) {
     PyMem_Free(self->prediction);
 }
 
-const sd_kind sd_settings_kind = {
+const sd_type_spec sd_settings_type = {
     .doc = "How a sequence is decoded.",
     .size = sizeof(sd_settings_object),
     .make = make,

@@ -1,4 +1,4 @@
-/* SlotRound: what a round did in one slot, a named tuple with the Round of specdec.trace. */
+/* SlotRound, the result of a round in one slot: a named tuple with the Round of specdec.trace. */
 #include <string.h>
 
 #include "session_arguments.h"
@@ -6,21 +6,21 @@
 
 static PyStructSequence_Field fields[] = {
     {"slot", "The slot of the sequence."},
-    {"round", "The Round; of a sequence that has failed, without tokens."},
-    {"error", "Why the sequence has failed in the round, an exception, or None."},
+    {"round", "The Round; without tokens if the sequence has failed."},
+    {"error", "The exception if the sequence has failed in the round, or None."},
     {"complete", "Whether the text has ended because its constraint is complete."},
-    {"n_rows", "Rows that the target was run on for the sequence."},
-    {"logits", "Those that each new token was chosen from, float32 [n_tokens, n_vocab], or None."},
+    {"n_rows", "Rows of the target's forward pass for the sequence."},
+    {"logits", "Target logits of each new token, float32 [n_tokens, n_vocab], or None."},
     {"logprobs", "(ln p, top tokens, their ln p) of the new tokens, or None."},
-    {"origins", "Of a sequence with a prediction: which drafter of several each guess is of, or None."},
-    {"drafts", "In builds for tests: what the nodes were drawn from, or None."},
+    {"origins", "Index of the drafter of each draft token, for a sequence with a prediction, or None."},
+    {"drafts", "In builds for tests: distributions that the nodes were drawn from, or None."},
     {0},
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields - 1 };
 
 static PyStructSequence_Desc description = {
     .name = "specdec._core.SlotRound",
-    .doc = "What a round did in one slot.",
+    .doc = "Result of a round in one slot.",
     .fields = fields,
     .n_in_sequence = N_FIELDS,
 };
@@ -35,7 +35,7 @@ int sd_slot_round_begin(sd_module_state* state) {
     return state->round_class ? 0 : -1;
 }
 
-/* How many new tokens a round has: those of the accepted path, then the target's own. */
+/* Number of new tokens of a round: the accepted ones and the target's own. */
 static int count_new(const sd_record* record) {
     return record->status == SD_OK ? record->verdict.n_path + 1 : 0;
 }
@@ -70,7 +70,7 @@ static PyObject* new_round(const sd_module_state* state, const sd_record* record
     return round;
 }
 
-/* Logits that each new token was chosen from: after the root and after each accepted node. */
+/* Logits that new tokens were chosen from: after the root and after each accepted node. */
 static PyObject* new_logits(const sd_slot_round_source* source) {
     const sd_record* record = source->record;
     int n = count_new(record);
@@ -121,7 +121,7 @@ PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_so
     PyObject* tuple = PyStructSequence_New(state->slot_round_type);
     if (tuple == NULL) return NULL;
     PyObject *parts[N_FIELDS] = {0}, *error = source->error ? source->error : Py_None;
-    /* No part is made after one has failed: Python code must not run with an exception set. */
+    /* Stop after a failure: Python code must not run with an exception set. */
     int complete = (parts[0] = PyLong_FromLong(record->sequence)) != NULL &&
                    (parts[1] = new_round(state, record, source->index)) != NULL &&
                    (parts[2] = Py_NewRef(error)) != NULL &&
@@ -133,6 +133,6 @@ PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_so
     if (!complete)
         Py_CLEAR(tuple);
     else
-        PyObject_GC_Track(tuple); /* its error may lead back to it */
+        PyObject_GC_Track(tuple); /* its error may refer back to it */
     return tuple;
 }

@@ -1,4 +1,4 @@
-/* SuffixTree: past outputs by what stands before their tokens. */
+/* SuffixTree: past outputs, by the tokens before each. */
 #include <string.h>
 
 #include "module.h"
@@ -100,7 +100,7 @@ static PyObject* texts(PyObject* self, PyObject* ignored) {
     return result;
 }
 
-/* Numbers that the tree of this moment says of itself. */
+/* Figures of the current tree. */
 enum { N_TOKENS, N_TEXTS, N_BYTES, MAX_TOKEN };
 
 static PyObject* get_number(PyObject* self, void* which) {
@@ -128,7 +128,7 @@ static PyGetSetDef properties[] = {
     {0},
 };
 
-const sd_kind sd_suffix_tree_kind = {
+const sd_type_spec sd_suffix_tree_type = {
     .doc = "SuffixTree(max_tokens, depth)\n--\n\n",
     .size = sizeof(sd_suffix_tree_object),
     .make = make,

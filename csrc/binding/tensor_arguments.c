@@ -1,4 +1,4 @@
-/* Tensors that Python hands over: (name, array, format) tuples. */
+/* Tensors passed from Python: (name, array, format) tuples. */
 #include <limits.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static int number_from(const char* name, const char* format, sd_number* number) 
                         format);
 }
 
-/* Are these rows of a file? There is an order where view holds it. */
+/* Check rows of a file; view: their order, if it holds one. */
 static int are_rows(const sd_source* source, const sd_file_rows* file, const Py_buffer* view,
                     Py_ssize_t n_rows) {
     Py_ssize_t bytes = (Py_ssize_t)sd_number_bytes(source->number);
@@ -28,8 +28,8 @@ static int are_rows(const sd_source* source, const sd_file_rows* file, const Py_
     return 1;
 }
 
-/* Rows that are still in a file, (file, start, n_rows, row_bytes, order), as a source; the view, if it holds
- * something, must be released. */
+/* Rows in a file, (file, start, n_rows, row_bytes, order), as a source; release the view if it holds
+ * something. */
 static int rows_from(PyObject* rows, const char* name, sd_number number, Py_buffer* view, sd_source* source,
                      int shape[2]) {
     PyObject *opened, *order;
@@ -58,7 +58,7 @@ static int rows_from(PyObject* rows, const char* name, sd_number number, Py_buff
     return 0;
 }
 
-/* An array as a source; the view must be released. Rows of blocks are [rows, bytes]. */
+/* An array as a source; release the view. Rows of blocks are [rows, bytes]. */
 static int array_from(PyObject* array, const char* name, sd_number number, Py_buffer* view, sd_source* source,
                       int shape[2]) {
     if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO) < 0) return -1;
@@ -93,7 +93,7 @@ static int array_from(PyObject* array, const char* name, sd_number number, Py_bu
     return 0;
 }
 
-/* A tensor argument (name, array or rows of a file, format) as a source; the view must be released. */
+/* A tensor argument (name, array or rows of a file, format) as a source; release the view. */
 static int source_from(PyObject* given, const char* name, const char* format, Py_buffer* view,
                        sd_source* source, int shape[2]) {
     sd_number number;

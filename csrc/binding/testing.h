@@ -1,5 +1,4 @@
-/* What a build with SPECDEC_TESTING=ON has beside the others: it is defined in csrc/testing, which is
- * compiled for such a build only. */
+/* Test hooks of builds with SPECDEC_TESTING=ON, defined in csrc/testing, which only these compile. */
 #pragma once
 
 #include "drafters.h"
@@ -15,11 +14,11 @@ extern PyMethodDef sd_testing_functions[];
 int sd_make_fixed_acceptance(const sd_draft_arguments* arguments, const sd_drafter_context* context,
                              sd_drafter** drafter);
 
-/* A new dict: what the nodes of a record were drawn from (draft_probs, draft_points) and what the target said
- * after each (node_logits). NULL with an exception. */
+/* A new dict of a record's nodes: the distributions that they were drawn from (draft_probs, draft_points),
+ * and the target's logits after each (node_logits). NULL with an exception. */
 PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n_vocab);
 
-/* Hooks in files of their own; hooks.c lists all of them. */
+/* Hooks in their own files; hooks.c lists all of them. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);

@@ -1,4 +1,4 @@
-/* Thresholds as Python sees them, and the times by which they are chosen. */
+/* Thresholds for Python, and the measurements they are chosen by. */
 #include "clock.h"
 #include "kernels.h"
 #include "module.h"
@@ -39,7 +39,7 @@ PyObject* sd_set_thresholds(PyObject* module, PyObject* argument) {
     for (int i = 0; i < SD_N_THRESHOLDS; i++)
         fields[i] =
             (sd_field){sd_threshold_fields[i].name, SD_FIELD_OBJECT, SD_FIELD_REQUIRED, (void*)&lists[i]};
-    PyObject* dict = PyDict_New(); /* a copy, which no caller has */
+    PyObject* dict = PyDict_New(); /* a private copy */
     sd_thresholds thresholds;
     int read = dict == NULL || PyDict_Update(dict, argument) < 0 ? -1 : 0;
     if (read == 0) read = SD_FIELDS_FROM(dict, "thresholds", fields);
@@ -68,8 +68,8 @@ static void drop_from_caches(const char* p, size_t n) {
 #endif
 }
 
-/* Seconds that n_rows equal rows take to be multiplied with n_panels panels, one after the other; panels that
- * are not near are read from memory. */
+/* Seconds to multiply n_rows equal rows with n_panels panels, one after the other; panels that are not near
+ * are read from memory. */
 static sd_status time_panels(sd_format format, int n_rows, int n_in, const char* panels, size_t n_panels,
                              int near, double* seconds) {
     sd_arena arena = {0};

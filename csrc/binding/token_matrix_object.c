@@ -1,7 +1,7 @@
-/* TokenMatrix: the most promising next tokens of every token. */
+/* TokenMatrix: the most probable next tokens of every token. */
 #include "module.h"
 
-/* A copy of a view [n_vocab, k], checked. */
+/* Copy and check a view [n_vocab, k]. */
 static sd_status copy_rows(const Py_buffer* view, sd_token_matrix* m) {
     Py_ssize_t n_vocab = view->shape[0], k = view->shape[1];
     const int32_t* rows = view->buf;
@@ -47,7 +47,7 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-const sd_kind sd_token_matrix_kind = {
+const sd_type_spec sd_token_matrix_type = {
     .doc = "TokenMatrix(rows)\n--\n\n",
     .size = sizeof(sd_token_matrix_object),
     .make = make,

@@ -1,11 +1,11 @@
-/* Translation: a model of another vocabulary than its target's, and how the two understand each other. */
+/* Translation: a draft model of another vocabulary, with the tables between it and its target. */
 #include <stddef.h>
 
 #include "clock.h"
 #include "module.h"
 #include "translation.h"
 
-/* The arrays of its tables, in the order in which `views` holds them. */
+/* Arrays of its tables, in the order of `views`. */
 enum { TARGET_STARTS, DRAFT_STARTS, DRAFT_OF, TARGET_OF, BYTE_TOKENS, FIRST, TARGET_FIRST };
 static const char* const ARRAYS[SD_N_TRANSLATION_ARRAYS] = {
     "target_starts", "draft_starts", "draft_of", "target_of", "byte_tokens", "first", "target_first"};
@@ -18,7 +18,7 @@ static const sd_model* model_of(const sd_translation_object* self) {
     return ((const sd_model_object*)self->model)->model;
 }
 
-/* What an encoder of Python's is called with. */
+/* Call an encoder of Python. */
 static PyObject* call_encoder(const sd_translation_object* self, const sd_encodable* text) {
     if (text->what == SD_ENCODE_SOURCE) {
         PyObject* ids = sd_list_of_ints(text->source, text->n_source);
@@ -31,12 +31,12 @@ static PyObject* call_encoder(const sd_translation_object* self, const sd_encoda
                                  number);
 }
 
-/* Ids that an encoder has returned. Returns 0, or -1 with an exception. */
+/* Read the ids that an encoder has returned. Returns 0, or -1 with an exception. */
 static int take_ids(PyObject* made, int n_vocab, sd_encoded_ids* ids) {
     int32_t* found;
     if (sd_ids_from(made, "ids of a tokenizer", &found, &ids->n) < 0) return -1;
     int result = 0;
-    for (int i = 0; i < ids->n && ids->n <= ids->room && result == 0; i++) {
+    for (int i = 0; i < ids->n && ids->n <= ids->capacity && result == 0; i++) {
         ids->ids[i] = found[i];
         if (found[i] < 0 || found[i] >= n_vocab)
             result = sd_refuse("a tokenizer gave the id %d; expected 0 to %d", (int)found[i], n_vocab - 1);
@@ -67,7 +67,7 @@ static sd_status encode(const sd_translation* translation, void* caller, const s
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
-/* Are they the starts [n + 1] of strings in memory of so many bytes? Returns 0, or -1 with an exception. */
+/* Check the starts [n + 1] of strings in so many bytes of memory. Returns 0, or -1 with an exception. */
 static int check_starts(const Py_buffer* view, const char* name, Py_ssize_t n_bytes) {
     const int32_t* starts = view->buf;
     Py_ssize_t n = view->shape[0] - 1;
@@ -77,8 +77,7 @@ static int check_starts(const Py_buffer* view, const char* name, Py_ssize_t n_by
     return sd_refuse("%s: expected where each of the strings begins and the last one ends", name);
 }
 
-/* Is an array one of `n` ids below n_vocab, or -1? n < 0: of any number. Returns 0, or -1 with an
- * exception. */
+/* Check an array of `n` ids below n_vocab, or -1. n < 0: any number. Returns 0, or -1 with an exception. */
 static int check_ids(const Py_buffer* view, const char* name, int n, int n_vocab) {
     const int32_t* ids = view->buf;
     int right = n < 0 || view->shape[0] == n;
@@ -86,7 +85,7 @@ static int check_ids(const Py_buffer* view, const char* name, int n, int n_vocab
     return right ? 0 : sd_refuse("%s: expected ids below %d, or -1", name, n_vocab);
 }
 
-/* Are target_of and draft_of the same pairs? Returns how many they are, or -1 with an exception. */
+/* Check that target_of and draft_of have the same pairs. Returns their number, or -1 with an exception. */
 static int count_pairs(const sd_translation* t) {
     int n_pairs = 0;
     for (int i = 0; i < t->draft.n; i++)
@@ -96,7 +95,7 @@ static int count_pairs(const sd_translation* t) {
     return n_pairs;
 }
 
-/* The tables of the views that are held. Returns 0, or -1 with an exception. */
+/* Set up the tables from the held views. Returns 0, or -1 with an exception. */
 static int lay_out(sd_translation_object* self, int target_strips, int draft_strips) {
     const Py_buffer* v = self->views;
     sd_translation* t = &self->translation;
@@ -156,28 +155,29 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     return lay_out(self, target_strips, draft_strips);
 }
 
-/* Read texts, one after the other, as one text that changes. */
+/* Retokenize texts, one after the other, as one changing text. */
 static sd_status read_texts(const sd_translation* t, PyThreadState** caller, const sd_sequences* texts,
-                            sd_arena* arena, sd_reading* reading) {
-    int longest = 0, room = t->n_first;
+                            sd_arena* arena, sd_retokenized_text* retokenized) {
+    int longest = 0, capacity = t->n_first;
     for (int i = 0, begin = 0; i < texts->n; begin = texts->ends[i++]) {
         int n = 0, n_bytes = t->n_first;
         for (int j = begin; j < texts->ends[i]; j++, n_bytes += n + 1)
             sd_token_string(&t->target, texts->tokens[j], &n);
         if (texts->ends[i] - begin > longest) longest = texts->ends[i] - begin;
-        if (n_bytes > room) room = n_bytes;
+        if (n_bytes > capacity) capacity = n_bytes;
     }
     char* piece;
     int32_t* ids;
-    sd_status status = SD_ARENA_BUILD(arena, (*reading = sd_reading_take(arena, t, caller, longest, room),
-                                              piece = sd_arena_take(arena, SD_READING_PIECE, 1),
-                                              ids = sd_arena_take(arena, SD_READING_PIECE, sizeof *ids)));
+    sd_status status =
+        SD_ARENA_BUILD(arena, (*retokenized = sd_retokenized_text_take(arena, t, caller, longest, capacity),
+                               piece = sd_arena_take(arena, SD_RETOKENIZED_PIECE, 1),
+                               ids = sd_arena_take(arena, SD_RETOKENIZED_PIECE, sizeof *ids)));
     if (status != SD_OK) return status;
-    reading->piece = piece;
-    reading->ids = ids;
-    sd_reading_begin(reading);
+    retokenized->piece = piece;
+    retokenized->ids = ids;
+    sd_retokenized_text_begin(retokenized);
     for (int i = 0, begin = 0; i < texts->n && status == SD_OK; begin = texts->ends[i++])
-        status = sd_reading_follow(reading, texts->tokens + begin, texts->ends[i] - begin);
+        status = sd_retokenized_text_follow(retokenized, texts->tokens + begin, texts->ends[i] - begin);
     return status;
 }
 
@@ -188,10 +188,10 @@ static PyObject* read_ids(PyObject* self, PyObject* argument) {
     if (sd_sequences_from(argument, "texts", 0, &texts) == 0) {
         PyThreadState* saved_thread;
         sd_arena arena = {0};
-        sd_reading reading;
+        sd_retokenized_text retokenized;
         sd_status status;
-        SD_WITHOUT_GIL_AS(&saved_thread, status = read_texts(t, &saved_thread, &texts, &arena, &reading));
-        result = status == SD_OK ? sd_list_of_ints(reading.tokens, reading.n) : sd_raise(status);
+        SD_WITHOUT_GIL_AS(&saved_thread, status = read_texts(t, &saved_thread, &texts, &arena, &retokenized));
+        result = status == SD_OK ? sd_list_of_ints(retokenized.tokens, retokenized.n) : sd_raise(status);
         sd_arena_free(&arena);
     }
     PyMem_Free(texts.tokens);
@@ -221,7 +221,7 @@ static PyObject* get_encoded(PyObject* object, void* closure) {
 static PyGetSetDef getters[] = {
     {"encoded", get_encoded, NULL, "Calls of tokenizers so far, and their seconds.", NULL},
     {"shares", get_shares, NULL,
-     "Laws of the draft so far, and the sum of the shares that the target can name.", NULL},
+     "Number of the draft's distributions so far, and the summed probability of common tokens.", NULL},
     {0},
 };
 
@@ -230,7 +230,7 @@ static PyMemberDef members[] = {
     {0},
 };
 
-const sd_kind sd_translation_kind = {
+const sd_type_spec sd_translation_type = {
     .doc =
         "Translation(model, target_strings, draft_strings, arrays, target_strips, draft_strips, for_draft, "
         "for_target, source)\n--\n\n",

@@ -5,10 +5,10 @@
 #include "module.h"
 #include "verify.h"
 
-/* What one call holds. */
+/* State of a call. */
 typedef struct call {
-    Py_buffer target, draft, uniforms, order, noise; /* views; obj is NULL where there is none */
-    int32_t *tokens, *parents;                       /* PyMem_Free, as the two below */
+    Py_buffer target, draft, uniforms, order, noise; /* views; obj NULL: none */
+    int32_t *tokens, *parents;                       /* PyMem_Free, like the two below */
     int32_t *target_points, *draft_points;           /* [n] or NULL: the rows are probabilities */
     sd_arena arena;                                  /* owns the arrays below */
     int32_t *path, *nodes, *depths;
@@ -49,8 +49,8 @@ static int check_nodes(const call* c) {
     return 0;
 }
 
-/* points=(target_points, draft_points), [n] each: the rows are weights of any sum, as a session has them, and
- * where a point is not -1 all mass is on that token and the row is not looked at. */
+/* Read points=(target_points, draft_points), [n] each: rows are then weights of any sum, as in a session; a
+ * point other than -1 has all mass, and its row is ignored. */
 static int take_points(call* c, PyObject* points) {
     PyObject *target, *draft;
     int n_target, n_draft;
@@ -66,7 +66,7 @@ static int take_points(call* c, PyObject* points) {
     return wrong ? sd_refuse("points: expected two lists [n] of tokens, -1 for rows of weights") : 0;
 }
 
-/* A row as a distribution: of probabilities, or with `points` of weights, or a point mass. */
+/* A row as a distribution: probabilities, or with `points` weights or a point mass. */
 static sd_distribution row_of(double* weights, int n_vocab, const int32_t* points, int i) {
     if (points == NULL) return (sd_distribution){-1, weights, 1.0, 1.0};
     if (points[i] >= 0) return (sd_distribution){points[i], weights, 0.0, 0.0};
@@ -74,7 +74,7 @@ static sd_distribution row_of(double* weights, int n_vocab, const int32_t* point
     return (sd_distribution){-1, weights, mass, 1.0 / mass};
 }
 
-/* Check what came from Python and allocate what verification needs. */
+/* Check the arguments and allocate memory for verification. */
 static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order, PyObject* noise,
                    PyObject* points) {
     int n_parents;
@@ -115,12 +115,12 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
     return sd_race(target, c->n_vocab, (const double*)c->noise.buf + (ptrdiff_t)c->depths[node] * c->n_vocab);
 }
 
-/* Is the rule one for this tree, and is all there that it needs? */
+/* Can the rule verify this tree, with the given arguments? */
 static int check_rule(const call* c, const char* name, double lenience, sd_rule* rule) {
     const sd_tree tree = {.n_nodes = c->n, .parents = c->parents};
     sd_status status = sd_rule_find(name, rule);
     if (status == SD_OK) status = sd_rule_check(*rule, lenience);
-    /* how siblings were drawn is the caller's business */
+    /* the caller ensures that siblings are draws */
     if (status == SD_OK)
         status = sd_rule_check_trees(*rule, sd_tree_is_chain(&tree) ? SD_TREE_CHAINS : SD_TREE_DRAWS, "rule");
     if (status == SD_OK && *rule == SD_RULE_COUPLED && c->noise.obj == NULL)

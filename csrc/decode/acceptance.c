@@ -2,19 +2,19 @@
 
 #include <math.h>
 
-/* Cases that a rate remembers: lately; in general and by depth; by confidence. */
+/* Cases that a rate averages over: lately; in general and by depth; by confidence. */
 #define FEW 12.0
 #define MANY 128.0
 #define LONG 256.0
-/* Standard deviations between the rates of the last FEW and MANY guesses that mean that the text has
+/* Standard deviations between the rates of the last FEW and MANY draft tokens at which the text counts as
  * changed. */
 #define CHANGED 3.0
-/* Guesses that each rate counts for at most after such a change. */
+/* Weight of each rate after such a change, in draft tokens. */
 #define UNCERTAIN 16.0
 /* Acceptance rate before anything is known. */
-#define FIRST_GUESS 0.7
+#define PRIOR_RATE 0.7
 
-/* Upper ends of the confidence bins but the last. Where guesses are good most confidences are near 1. */
+/* Upper ends of all confidence bins but the last. Good drafts mostly have confidences near 1. */
 static const double ENDS[SD_ACCEPTANCE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
                                                            0.7,  0.8, 0.9, 0.95, 0.98, 0.995};
 
@@ -39,7 +39,7 @@ void sd_acceptance_weaken(sd_acceptance* a, double n) {
     }
 }
 
-static double whole(const sd_acceptance* a) { return sd_mean_of(a->whole, FIRST_GUESS, 4.0); }
+static double whole(const sd_acceptance* a) { return sd_mean_of(a->whole, PRIOR_RATE, 4.0); }
 
 double sd_acceptance_chance(const sd_acceptance* a, double confidence, int depth) {
     int i = bin_of(confidence);
@@ -48,7 +48,7 @@ double sd_acceptance_chance(const sd_acceptance* a, double confidence, int depth
     return sd_mean_of(a->by_both[i][depth_bin(depth)], prior, 16.0);
 }
 
-/* A depth that was seen little is as the one before it. */
+/* A depth with few cases is estimated by the one before it. */
 void sd_acceptance_by_depth(const sd_acceptance* a, double* chance, int n) {
     double last = whole(a);
     chance[0] = 1.0;
@@ -58,17 +58,17 @@ void sd_acceptance_by_depth(const sd_acceptance* a, double* chance, int n) {
     }
 }
 
-/* Long memories are exact, short ones are up to date: when the last few guesses contradict the many before
- * them, these count less. */
+/* Long averages are exact, short ones are current: when the last few draft tokens contradict the many before
+ * them, the old ones count less. */
 static void notice_change(sd_acceptance* a) {
-    double before = sd_mean_of(a->whole, FIRST_GUESS, 1.0), now = sd_mean_of(a->lately, before, 1.0);
+    double before = sd_mean_of(a->whole, PRIOR_RATE, 1.0), now = sd_mean_of(a->lately, before, 1.0);
     double deviation = sqrt(before * (1.0 - before) * 0.5 * (1.0 / FEW + 1.0 / MANY));
-    /* one guess more or less is never a change */
+    /* one draft token more or less is never a change */
     if (a->lately.n > 0.6 * FEW && fabs(now - before) > CHANGED * deviation + 1.0 / FEW)
         sd_acceptance_weaken(a, UNCERTAIN);
 }
 
-/* The first guess at a depth. */
+/* Learn from the first draft token at a depth. */
 static void observe_first(sd_acceptance* a, double confidence, int depth, double yes) {
     sd_mean_add(&a->lately, yes, 1.0, FEW);
     sd_mean_add(&a->whole, yes, 1.0, MANY);
@@ -88,7 +88,7 @@ void sd_acceptance_observe(sd_acceptance* a, const sd_proposal* proposal, const 
         sd_mean_add(&a->by_confidence[bin_of(confidence)], yes, 1.0, LONG);
         sd_mean_add(&a->by_both[bin_of(confidence)][depth_bin(depth)], yes, 1.0, LONG);
     }
-    /* Whether a refused guess was right is not known: it counts as guesses of its confidence do. */
+    /* Nobody knows whether a withheld draft token was right: it counts by the rate of its confidence. */
     int depth = proposal->rejected_at;
     if (depth > 0) a->looks = 1;
     if (depth > 0 && n_path == depth - 1)

@@ -7,20 +7,20 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* a) {
     sd_drafter_policy_reset(&a->drafter);
 }
 
-void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, int n_extra) {
-    sd_throughput_start(&a->throughput, reading);
+void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_expert_reads expert_reads, int n_extra) {
+    sd_throughput_start(&a->throughput, expert_reads);
     a->drafter.n_extra = n_extra;
     sd_drafter_schedule_start(&a->drafter.schedule);
 }
 
-int sd_adaptive_gamma_paused(const sd_adaptive_gamma* a) { return a->drafter.schedule.rest_left > 0.0; }
+int sd_adaptive_gamma_paused(const sd_adaptive_gamma* a) { return a->drafter.schedule.pause_left > 0.0; }
 
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* a, int n_open, int gamma) {
     sd_throughput_begin(&a->throughput, n_open);
     a->drafter.drafting = 0;
-    if (sd_adaptive_gamma_paused(a)) return 0; /* whatever the price is */
+    if (sd_adaptive_gamma_paused(a)) return 0; /* whatever drafting costs */
     sd_drafter_policy_plan(&a->drafter, &a->throughput, gamma);
-    /* what drafting is held against is measured first */
+    /* measure rounds without drafting first, for comparison */
     if (!sd_throughput_knows_plain(&a->throughput)) gamma = 0;
     return sd_drafter_policy_begin(&a->drafter, &a->throughput, gamma, n_open);
 }

@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Nodes that drafts may look at without proposing them, for each guess of a round. */
+/* States kept for each draft token of a round: drafts also look at nodes that they do not propose. */
 #define LOOKED_AT 4
 
-/* Tags of states: how many tokens may follow; or that nobody has asked yet, that the text is complete, or
- * that the source failed. */
+/* Tags of states: the number of tokens that may follow; or not computed yet, complete, or failed. */
 #define UNASKED (-1) /* of new states */
 #define COMPLETE (-2)
 #define FAILED (-3)
@@ -85,7 +84,7 @@ sd_status sd_constraint_check(const sd_constraint* c) {
     return c->status == SD_OK ? SD_OK : sd_fail(c->status, "%s", c->message);
 }
 
-/* Compute the mask of a state that is made. */
+/* Compute the mask of an existing state. */
 static sd_status fill(sd_constraint* c, int state) {
     uint32_t* words = c->words + (ptrdiff_t)state * c->n_words;
     int complete = 0, n = 0;
@@ -100,7 +99,7 @@ static sd_status fill(sd_constraint* c, int state) {
     return SD_OK;
 }
 
-/* What a state's tag says, computed now if need be. */
+/* Compute a state's tag unless it is known. */
 static sd_status know(sd_constraint* c, int state) {
     if (c->states.nodes[state].tag != UNASKED) return SD_OK;
     const sd_state_source* source = &c->source.states;
@@ -112,7 +111,7 @@ static sd_status know(sd_constraint* c, int state) {
     return status;
 }
 
-/* The text has this state: what was forgotten of a guess is to fail again. */
+/* The text has reached this state: retry a failure that was forgotten for a draft token. */
 static void ask_again(sd_constraint* c, int state) {
     if (c->states.nodes[state].tag == FAILED) c->states.nodes[state].tag = UNASKED;
 }
@@ -130,17 +129,17 @@ sd_status sd_constraint_follow(sd_constraint* c, const int32_t* tokens, int n) {
     source->leave(source->context);
     c->complete = status == SD_OK && c->states.nodes[0].tag == COMPLETE;
     if (c->complete && begins)
-        status = sd_fail(SD_ERR_SETTING, "the form of the text: it is complete before the first token");
+        status = sd_fail(SD_ERR_SETTING, "the constraint: it is complete before the first token");
     return note(c, status);
 }
 
-/* May the token of a state follow what is before it, and so on up to the root? All before it are known. */
+/* May the token of a state follow its parent, and so on up to the root? Computes the tags of all states
+ * before it. */
 static sd_status check(sd_constraint* c, int state, int* allowed) {
     *allowed = 1;
     for (int i = state; i > 0 && *allowed; i = c->states.nodes[i].parent) {
         int parent = c->states.nodes[i].parent, tag;
-        /* A mask of a state behind a forbidden token must not be asked for, so the first state comes first.
-         * */
+        /* The mask after a forbidden token must not be requested, so start from the first state. */
         if (c->states.nodes[parent].tag == UNASKED) {
             sd_status status = check(c, parent, allowed);
             if (status == SD_OK && *allowed) status = know(c, parent);
@@ -153,7 +152,7 @@ static sd_status check(sd_constraint* c, int state, int* allowed) {
     return SD_OK;
 }
 
-/* Is a failure forgotten that came behind a guess? The text may never take the guess. */
+/* Can the failure be forgotten? It came after a draft token that the text may never contain. */
 static int forgive(sd_constraint* c, sd_status status) {
     if (status == SD_ERR_CALLBACK) return c->source.states.forgive(c->source.states.context);
     return status == SD_ERR_SETTING;

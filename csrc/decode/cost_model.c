@@ -3,16 +3,16 @@
 #include <assert.h>
 #include <math.h>
 
-#define FIRST 3.0   /* of the first runs the faster ones count: caches are cold, and threads asleep */
-#define MEMORY 64.0 /* runs that a mean is made of */
-#define NEW 1.5     /* a first run counts as at most so much slower than the line */
-/* Runs within which a count that is not seen again is believed less: bad luck may be what keeps it from
- * being tried. */
+#define FIRST 3.0   /* first passes, of which the faster ones count: caches are cold and threads asleep */
+#define MEMORY 64.0 /* passes that a mean averages over */
+#define NEW 1.5     /* most that a first pass may exceed the line */
+/* Passes after which a count that is not tried again loses weight: bad luck may have kept it from being
+ * tried. */
 #define STALE 100.0
-#define LINE 4.0         /* runs that the line counts as */
-#define WEIGHT 16.0      /* of a count in the line, at most: so that counts seen often do not decide alone */
-#define CLIP 1.3         /* a run counts as at most so much slower or faster than the mean */
-#define PRIOR_SLOPE 0.05 /* of a time that nothing else is known of, for one more */
+#define LINE 4.0         /* weight of the line, in passes */
+#define WEIGHT 16.0      /* most weight of a count in the line, so that frequent counts do not decide alone */
+#define CLIP 1.3         /* most that a pass may deviate from the mean, as a ratio */
+#define PRIOR_SLOPE 0.05 /* of a time without other data, for one more */
 #define PRIOR_WEIGHT 8.0
 
 static int bin_of(int count) {
@@ -24,10 +24,10 @@ static int bin_of(int count) {
     return bin + (quarter < 3 ? quarter : 3);
 }
 
-/* The abscissa of the line: the count and, in units of what one more costs at first (PRIOR_SLOPE), the
- * experts that so many rows read if each chooses by itself. */
+/* The abscissa of the line: the count plus, in units of PRIOR_SLOPE, the experts that so many rows read if
+ * each chooses independently. */
 static double work_of(const sd_cost_model* c, double count) {
-    const sd_shared_reading* r = &c->reading;
+    const sd_expert_reads* r = &c->expert_reads;
     if (r->share <= 0.0) return count;
     double experts = r->fresh < 1.0 ? (1.0 - pow(r->fresh, count)) / (1.0 - r->fresh) : count;
     return count + r->share / PRIOR_SLOPE * experts;
@@ -37,8 +37,7 @@ static double on_line(const sd_cost_model* c, double count) {
     return c->start + c->slope * work_of(c, count);
 }
 
-/* The line of least squares through the bins, which costs a little for each even if only one has been
- * seen. */
+/* Fit a least-squares line through the bins, with a small prior slope where only one bin has data. */
 static void fit(sd_cost_model* c) {
     double w = 0.0, x = 0.0, y = 0.0, least = 0.0;
     for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
@@ -56,8 +55,8 @@ static void fit(sd_cost_model* c) {
     c->start = (y - c->slope * x) / w;
 }
 
-void sd_cost_model_reads(sd_cost_model* c, sd_shared_reading reading) {
-    c->reading = reading;
+void sd_cost_model_reads(sd_cost_model* c, sd_expert_reads expert_reads) {
+    c->expert_reads = expert_reads;
     if (c->known > 0.0) fit(c);
 }
 
@@ -68,7 +67,7 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
     c->known = 1;
     if (c->n[i] < FIRST) {
         double line = on_line(c, count);
-        if (c->n[i] == 0.0) { /* where the line knows better than a first run that was very slow */
+        if (c->n[i] == 0.0) { /* do not believe a first pass that is much slower than the line */
             c->mean[i] = line > 0.0 ? fmin(seconds, NEW * line) : seconds;
         } else {
             double low = fmin(c->mean[i], seconds), more = fabs(c->mean[i] - seconds);

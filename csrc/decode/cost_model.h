@@ -1,44 +1,44 @@
-/* Seconds as a function of a count, learned from runs: of a target by its rows, of a draft by its steps.
+/* Seconds as a function of a count, learned from forward passes: of a target by rows, of a draft by steps.
  *
- * Single runs are noisy. So each count has a mean in which outliers are clipped; the fewer runs a count has,
- * the more its estimate is drawn towards a line through the means of all counts. Plain numbers: it may be
- * copied, and begins as all zeros. */
+ * Single passes are noisy, so each count has a mean with outliers clipped. The fewer passes a count has, the
+ * more its estimate follows a line through the means of all counts. Plain numbers: may be copied; starts as
+ * zeros. */
 #pragma once
 
 #define SD_COST_MODEL_BINS 56 /* counts to 32 by themselves, then four bins an octave */
 
-/* What a run reads that is not the same for every count: experts, which rows share. */
-typedef struct sd_shared_reading {
-    /* Of the seconds of a run with count 1, those of reading its experts. 0: there are none. */
+/* Weights whose reads do not grow in proportion to the rows: experts, which rows share. */
+typedef struct sd_expert_reads {
+    /* Share of the seconds of a pass with count 1 spent on reading experts. 0: there are none. */
     double share;
-    /* The chance that an expert which one row goes through is not among those of another. */
+    /* Chance that an expert of one row is not among those of another. */
     double fresh;
-} sd_shared_reading;
+} sd_expert_reads;
 
 typedef struct sd_cost_model {
     int known;           /* 0: nothing has been seen */
-    double start, slope; /* of a line through the means */
-    /* The line is over counts, and over the experts that so many rows read. */
-    sd_shared_reading reading;
-    double n[SD_COST_MODEL_BINS];    /* runs in each bin */
-    double at[SD_COST_MODEL_BINS];   /* mean count of these runs */
-    double mean[SD_COST_MODEL_BINS]; /* mean seconds of these runs */
+    double start, slope; /* of the line through the means */
+    /* The line is over counts plus the experts that so many rows read. */
+    sd_expert_reads expert_reads;
+    double n[SD_COST_MODEL_BINS];    /* passes in each bin */
+    double at[SD_COST_MODEL_BINS];   /* mean count of these passes */
+    double mean[SD_COST_MODEL_BINS]; /* mean seconds of these passes */
 } sd_cost_model;
 
-/* Say what runs read. */
-void sd_cost_model_reads(sd_cost_model* cost, sd_shared_reading reading);
+/* Set which experts passes read. */
+void sd_cost_model_reads(sd_cost_model* cost, sd_expert_reads expert_reads);
 
-/* It is known that nothing takes no time. */
+/* Fix the point (0 steps, 0 seconds). */
 void sd_cost_model_anchor(sd_cost_model* cost);
 
-/* A run with this count, ≥ 0, took so long. */
+/* Learn that a pass with this count, ≥ 0, took so long. */
 void sd_cost_model_learn(sd_cost_model* cost, int count, double seconds);
 
-/* Seconds that a run with this count takes; 0 where nothing has been seen. */
+/* Estimated seconds of a pass with this count; 0 before anything was learned. */
 double sd_cost_model_seconds(const sd_cost_model* cost, int count);
 
-/* Seconds of one more than this count, by the line. */
+/* Seconds of one more, by the line. */
 double sd_cost_model_step(const sd_cost_model* cost, int count);
 
-/* Runs with a count from low to high that have been seen. */
+/* Number of passes learned with a count from low to high. */
 double sd_cost_model_seen(const sd_cost_model* cost, int low, int high);

@@ -7,8 +7,8 @@ sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, ui
         if (sd_may_draft(drafters, i))
             return sd_drafter_check_rule(d->within[i], rule, draws, SD_EVERY_DRAFTER, argument);
     if (n == 0) return SD_OK;
-    sd_tree_type kind = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
-    return sd_rule_check_trees(rule, kind, argument);
+    sd_tree_type trees = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
+    return sd_rule_check_trees(rule, trees, argument);
 }
 
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter) {
@@ -24,9 +24,9 @@ void sd_drafter_release(sd_drafter* d) {
     sd_free(d);
 }
 
-int sd_slice_take(int n, int n_read, int* room) {
-    int left = n > n_read ? n - n_read : 0, n_here = left < *room ? left : *room;
-    *room -= n_here;
+int sd_slice_take(int n, int n_read, int* n_free) {
+    int left = n > n_read ? n - n_read : 0, n_here = left < *n_free ? left : *n_free;
+    *n_free -= n_here;
     return n_here;
 }
 
@@ -39,7 +39,7 @@ sd_status sd_drafter_add_captures(const sd_drafter* d, const sd_config* target, 
     return status;
 }
 
-/* As sd_drafter_find_queries, where *found may be one that was found before. */
+/* Continue sd_drafter_find_queries; *found may be set already. */
 static sd_status find_extra(sd_drafter* d, sd_drafter** found) {
     if (d->extra.n > 0 && *found != NULL)
         return sd_fail(SD_ERR_SETTING, "two drafts have look-ahead embeddings, expected one at most");

@@ -1,9 +1,9 @@
 /* The interface of a drafting method: begin, read, propose, observe, commit, free.
  *
- * A drafter serves all sequences of one session. It may guess as it likes: the output's distribution is
- * the target's for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on
- * the text, on all nodes drawn before it and on the distribution it is drawn from, but not on its own
- * token: a guess that is thrown away after a look at it was not drawn from what `drawn_from` says. */
+ * A drafter serves all sequences of one session and may draft anything: the output keeps the target's
+ * distribution for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on the
+ * text, on all nodes drawn before it and on the distribution it is drawn from, but not on its own token: a
+ * draft token that is dropped after a look at it was not drawn from `drawn_from`. */
 #pragma once
 
 #include "cost_model.h"
@@ -21,130 +21,128 @@ typedef struct sd_extra_queries {
     const float* embeddings; /* [n, d_model] inputs, in order; borrowed from the drafter */
 } sd_extra_queries;
 
-/* What every drafting method is told of the session that it drafts for. Borrowed while a drafter is created,
- * which copies what it needs. */
+/* The session that a drafter is created for. Borrowed during creation; the drafter copies what it needs. */
 typedef struct sd_drafting {
     int n_vocab; /* tokens of the target's vocabulary, and so of every draft's */
-    int draws;   /* some sequence may have guesses drawn: its draft's temperature is above 0 */
-    int couples; /* some sequence may be judged by SD_RULE_COUPLED, while guesses are drawn */
-    int gamma;   /* most guesses of a round */
-    /* Most tokens of a round that the form of a text forces, which a drafter finds behind the text; 0: no
-     * text has a form. */
+    int draws;   /* some sequence may have sampled draft tokens: its draft's temperature is above 0 */
+    int couples; /* some sequence may use SD_RULE_COUPLED with sampled draft tokens */
+    int gamma;   /* most draft tokens of a sequence in a round */
+    /* Most tokens per round that a constraint forces; a drafter finds them after the text. 0: no
+     * constraints. */
     int max_forced;
     int n_sequences;
     int n_text; /* tokens of the longest text */
     int n_threads;
-    int has_sources;           /* prompts come with sources: the target has an encoder */
-    sd_shared_reading reading; /* what the target's forward passes read */
+    int has_sources;              /* prompts come with sources: the target has an encoder */
+    sd_expert_reads expert_reads; /* what the target's forward passes read */
 } sd_drafting;
 
-/* Operations that a method has no use for are NULL; propose and free are not.
+/* Operations of a drafting method. All but propose and free may be NULL.
  *
- * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
- * A drafter that wraps others passes both calls on to all of them. */
+ * Before the first propose for a sequence, begin is called with its prompt, then read until all prompts are
+ * read. A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
-    /* Of its proposals; the rule of each sequence must judge this kind (sd_drafter_check_rule). With
-     * SD_TREE_UNKNOWN propose fails for a tree that the rule cannot judge. */
+    /* Type of its trees, which the rule of each sequence must accept (sd_drafter_check_rule). With
+     * SD_TREE_UNKNOWN propose fails for a tree that the rule cannot verify. */
     sd_tree_type tree_type;
-    int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
-    /* What it reads of the target's hidden states: the caches of proposals keep these. */
+    int points; /* every draft token is a point mass: drawn_from of a proposal needs no weights */
+    /* Hidden states of the target that it reads; the caches of proposals keep them. */
     sd_captures captures;
     int in_target;          /* it drafts in the cache of each proposal */
     sd_extra_queries extra; /* in each round that may draft */
-    int paused;             /* set by a drafter that this one is within: it is left out of the round */
-    double other_s;         /* of the last propose: seconds that were not the draft's forward passes */
-    /* [n_sequences] where the method's model reads the texts; owned by the drafter. Before
-     * reserve they may have no memory (sd_cache_plan). NULL: it has no model, or no caches of its own. */
+    int paused;             /* set by the enclosing drafter: skip this round, add no extra rows */
+    double other_s;         /* seconds of the last propose outside the draft's forward passes */
+    /* [n_sequences] caches of the method's model; owned by the drafter. They may have no memory before
+     * reserve (sd_cache_plan). NULL: no model, or no caches of its own. */
     sd_cache* caches;
-    int own_ids;               /* the texts in them are in the ids of that model, not in the target's */
-    sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
+    int own_ids;               /* their texts use the ids of that model, not the target's */
+    sd_drafter* const* within; /* [n_within] the drafters that it wraps; owned */
     int n_within;
     sd_arena arena; /* owns the method's arrays */
-    int several;    /* these are what `drafters` of a sequence's settings chooses from */
-    /* What is done for one sequence may fail for that sequence alone, by its own numbers or a function of the
-     * caller's: begin and commit return SD_ERR_CALLBACK then; read, propose and observe_extra note it in
-     * `failure` of the prompt or the proposal and go on with the others. What a function of the caller's
-     * raised is kept first. Any other failure ends all sequences. A sequence whose settings let nothing draft
-     * for it (sd_settings_drafted) begins with its first token alone, and nothing is committed for it.
+    int several;    /* `drafters` of a sequence's settings selects among these */
+    /* Work for one sequence may fail for that sequence alone, through its numbers or a user callback: begin
+     * and commit then return SD_ERR_CALLBACK; read, propose and observe_extra note the failure in `failure`
+     * of the prompt or proposal and continue with the others. An exception of a user callback is stored
+     * first. Any other failure ends all sequences. A sequence that nothing drafts for (sd_settings_drafted)
+     * begins with its first token only, and nothing is committed for it.
      *
-     * A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
-     * source as long as the sequence does not begin again; its stream has no meaning here. begin clears
-     * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin
-     * again, with another prompt when the text it had has ended, or with the same when the call failed. */
+     * Begin a sequence with a prompt. Its tokens stay in place until they have been read, its source until
+     * the sequence begins again; its stream is unused. begin clears memory in at most some nanoseconds per
+     * token: read does the longer work. A sequence may begin again with another prompt after its text has
+     * ended, or with the same one after a failed call. */
     sd_status (*begin)(sd_drafter* self, int sequence, const sd_prompt* prompt);
-    /* Comes before the first begin: make the memory that only a drafter which drafts needs, that of a model's
-     * texts and forwards. Nothing happens where it has been made; where there is too little, it may be called
-     * again. Drafters `within` are called beside. */
+    /* Called before the first begin: allocate the caches and workspaces that only an active drafter needs.
+     * Does nothing when they exist; may be called again after SD_ERR_MEMORY. Drafters `within` get their own
+     * calls. */
     sd_status (*reserve)(sd_drafter* self);
-    /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
-     * all of them have been read; then a call does nothing. */
+    /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done: all of them have
+     * been read; further calls do nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
-    /* Fill the trees of n proposals, each of another sequence. Not called in a round in which no sequence may
-     * have a guess; then observe is not called either, and the round's tokens come with commit alone. Tokens
-     * behind those that were committed may change between calls: a nested drafter is shown guesses too. */
+    /* Draft: fill the trees of n proposals, one per sequence. Not called in a round without draft tokens;
+     * then observe is not called either, and the round's tokens arrive with commit alone. Tokens after the
+     * committed ones may change between calls: a nested drafter also sees draft tokens. */
     sd_status (*propose)(sd_drafter* self, sd_proposal* proposals, int n);
-    /* The target has been run on the tree of the last proposal: node i has the logits [n_vocab] from
-     * logits + node_rows[i] · stride on. Comes before commit. The proposal and the logits stay as they are
-     * until the next call of an operation that is not another observe, node_rows for this call. */
+    /* Observe the target's logits for the last proposal: node i has [n_vocab] logits at logits + node_rows[i]
+     * · stride. Comes before commit. The proposal and the logits stay unchanged until the next operation
+     * other than observe; node_rows is valid for this call only. */
     sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
-    /* After a round that had its extra query tokens, when it has been committed, for a text of n_text tokens
-     * that goes on. Row k of logits [n, n_vocab], rows `stride` floats apart, borrowed, is the target's after
-     * extra token k of the last accepted node; near the end of the text n may be smaller than `extra` says.
-     * The session calls this itself for a drafter within others. */
+    /* Observe the logits of the extra query tokens, after the round has been committed, for a text of n_text
+     * tokens that continues. Row k of logits [n, n_vocab], rows `stride` floats apart, borrowed, follows
+     * extra token k of the last accepted node; near the end of the text n may be smaller than extra.n. The
+     * session also calls this directly for a wrapped drafter. */
     sd_status (*observe_extra)(sd_drafter* self, int sequence, int n_text, const float* logits,
                                ptrdiff_t stride, int n);
-    /* The text is tokens [n_tokens] from now on, the prompt included; they stay. */
+    /* Commit: the text is now tokens [n_tokens], prompt included; they stay in place. */
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
 };
 
-/* Can the rule of a sequence judge a drafter's trees? Where the draft's temperature is 0 (draws: it is not)
- * siblings are no independent draws; where `drafters` chooses one of several, the trees are that one's.
+/* Can the rule of a sequence verify a drafter's trees? draws: the draft's temperature is above 0; at 0,
+ * siblings are not independent draws. Where `drafters` selects one of several, the trees are that one's.
  * `argument` is as in sd_rule_check_trees. */
 sd_status sd_drafter_check_rule(const sd_drafter* drafter, sd_rule rule, int draws, uint64_t drafters,
                                 const char* argument);
 
-/* The `free` of a method that owns nothing but its arena. */
+/* The `free` of a method that only owns its arena. */
 void sd_drafter_release(sd_drafter* drafter);
 
 /* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
 #define SD_READ_SLICE 8192
 
-/* How many tokens to read now of a prompt [n] of which n_read have been read; *room, what is left of the
- * slice, gets that much smaller. */
-int sd_slice_take(int n, int n_read, int* room);
+/* Number of tokens to read now of a prompt [n] of which n_read have been read; reduces *n_free, the rest of
+ * the slice, by as much. */
+int sd_slice_take(int n, int n_read, int* n_free);
 
-/* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns
- * status. */
+/* Finish creating a drafter: hand it out if `status` is SD_OK; free it otherwise. Returns status. */
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
 
-/* May the text that a drafter is shown go on with tokens that the target has not read, as that of a nested
- * drafter does? Not where it, or one within it, drafts with what the target's cache holds. */
+/* May a drafter's text end with tokens that the target has not read, as for a nested drafter? Not if it, or a
+ * drafter within it, uses the contents of the target's cache. */
 int sd_drafter_reads_text(const sd_drafter* drafter);
 
-/* Add the captures of a drafter, and of those within it, to those of a target. */
+/* Add the captures of a drafter and of those within it to a target's. */
 sd_status sd_drafter_add_captures(const sd_drafter* drafter, const sd_config* target, sd_captures* captures);
 
-/* The drafter that has extra query tokens: this one, or one within it; NULL: none has. Fails where several
- * have. */
+/* Find the drafter with extra query tokens, this one or one within it; NULL: none. Fails if several have
+ * some. */
 sd_status sd_drafter_find_queries(sd_drafter* drafter, sd_drafter** found);
 
-/* The same in this round: NULL where that drafter, or one that it is within, is paused. */
+/* The same for this round: NULL if that drafter or an enclosing one is paused. */
 sd_drafter* sd_drafter_active_queries(sd_drafter* drafter);
 
-/* A sequence's cache of this model in a drafter (NULL: none), or in the first of the drafters within it that
- * has one; NULL if there is none. */
+/* A sequence's cache of this model in a drafter (may be NULL) or in the first drafter within it that has one;
+ * NULL: none. */
 sd_cache* sd_drafter_cache(const sd_drafter* drafter, int sequence, const sd_model* model);
 
-/* Let all caches of a sequence that a drafter and those within it have of the model of `known` begin a prompt
- * with what `known`, of the same source, has of it. Where a model has ids of its own, so that prompt and
- * source in them are not known yet, that is all that `known` has: what the prompt does not agree with is
- * dropped when it is read. *n, set on success: how many tokens there are then, at most. */
+/* Copy the common prefix of a prompt and `known` (same source) into all of a sequence's caches of that model,
+ * in a drafter and those within it. A model with ids of its own gets all of `known`, since the prompt in its
+ * ids is not known yet; tokens that disagree are dropped when the prompt is read. *n, set on success: most
+ * tokens in a cache then. */
 sd_status sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known,
                                 const sd_prompt* prompt, int* n);
 
-/* The operations that may be NULL. */
+/* Calls of the operations that may be NULL. */
 sd_status sd_drafter_reserve(sd_drafter* drafter);
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);

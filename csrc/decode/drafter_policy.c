@@ -3,24 +3,24 @@
 #include <math.h>
 #include <string.h>
 
-/* Proposals that `right` and `added` remember. */
+/* Proposals that `right` and `added` average over. */
 #define PROPOSALS 64.0
-/* Rounds that the means of guesses and steps are of. */
+/* Rounds that the means of draft tokens and steps average over. */
 #define ROUNDS 64.0
-/* Guesses that each rate counts for at most after a rest. */
+/* Weight of each rate after a pause, in draft tokens. */
 #define LOOK_AGAIN 8.0
-/* An exploration makes at most so many guesses more than usual. */
+/* Most draft tokens beyond the usual number in an exploration. */
 #define FURTHER 8
-/* λ over the rate of plain decoding below which it hardly matters whether the drafter drafts. */
+/* Ratio of λ to the rate of plain decoding below which drafting hardly matters. */
 #define CLOSE 1.25
-/* Seconds of a step of an unknown draft, over those of a token of plain decoding. */
+/* Seconds of a step of an unknown draft, relative to a token of plain decoding. */
 #define DRAFT_PRIOR 0.05
-/* Seconds of drafting count as at most so many times what is expected, once so many rounds have been seen. */
+/* Seconds of drafting are clipped to OUTLIER times the expectation, after N_EXPECTED rounds. */
 #define OUTLIER 3.0
 #define N_EXPECTED 3.0
-/* A proposal after a rest may take so many times what is expected without any reading: caches are cold. */
+/* A proposal after a pause may take so many times the expectation without any reading: caches are cold. */
 #define COLD 1.5
-/* Guesses behind the next one that may make it pay. */
+/* Draft tokens after the next one that may make it pay. */
 #define AHEAD 32
 
 void sd_drafter_policy_reset(sd_drafter_policy* p) {
@@ -38,8 +38,7 @@ static double draft_seconds(const sd_drafter_policy* p, const sd_throughput* t, 
 /* Extra query tokens after a row where the drafter drafts. */
 static int extra_of(const sd_drafter_policy* p) { return p->n_extra > p->n_other ? p->n_extra : p->n_other; }
 
-/* Seconds of the target for trees of n_rows, and of the extra query tokens after them where the drafter
- * drafts. */
+/* Seconds of the target for trees of n_rows and their extra query tokens, if the drafter drafts. */
 static double target_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
     return sd_cost_model_seconds(&t->target, n_rows * (1 + extra_of(p)));
 }
@@ -53,7 +52,7 @@ static int bin_of(double expected) {
     return bin;
 }
 
-/* The share in all bins together: the prior of a bin that has hardly been seen. */
+/* Share over all bins: the prior of a bin with few cases. */
 static double added_anywhere(const sd_drafter_policy* p) {
     sd_mean all = {0.0, 0.0};
     for (int i = 0; i < SD_POLICY_EXPECTED; i++) all.sum += p->added[i].sum, all.n += p->added[i].n;
@@ -75,12 +74,12 @@ double sd_drafter_policy_right(const sd_drafter_policy* p) { return sd_mean_of(p
 
 /* ------------------------------------------------------------------------------------------- the price */
 
-/* The mean n of guesses or steps, rounded, from 1 to the horizon. */
+/* The mean n of draft tokens or steps, rounded, from 1 to the horizon. */
 static int usual(const sd_drafter_policy* p, double n) { return (int)fmin(p->horizon, fmax(1.0, n + 0.5)); }
 
 static double usual_seconds(const sd_drafter_policy* p) {
-    int guesses = usual(p, p->guesses), steps = usual(p, p->steps);
-    return p->target_s[guesses] - p->target_s[0] + p->draft_s[steps] - p->draft_s[0];
+    int n_draft_tokens = usual(p, p->n_draft_tokens), steps = usual(p, p->steps);
+    return p->target_s[n_draft_tokens] - p->target_s[0] + p->draft_s[steps] - p->draft_s[0];
 }
 
 void sd_drafter_policy_plan(sd_drafter_policy* p, sd_throughput* t, int gamma) {
@@ -100,7 +99,7 @@ void sd_drafter_policy_plan(sd_drafter_policy* p, sd_throughput* t, int gamma) {
     }
 }
 
-/* Does it pay to draft as was done so far? A tree that is made as a whole is paid for as a whole. */
+/* Does it pay to draft as before? A tree that is made as a whole is paid for as a whole. */
 static int proposals_pay(const sd_drafter_policy* p, double path_prob) {
     if (p->right.n < 4.0 || p->horizon < 1) return 0;
     return path_prob * p->right.sum / p->right.n >= p->rate * usual_seconds(p);
@@ -115,7 +114,7 @@ int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int dep
     int last = p->horizon;
     if (n_draft_tokens >= last || depth >= last) return path_prob >= p->rate * p->row_s;
     double gain = 0.0, chance = path_prob;
-    /* By itself or with those that may follow: another row is not always dearer than the one before. */
+    /* By itself or with those that may follow: costs of further rows need not rise. */
     for (int k = 1; n_draft_tokens + k <= last && depth + k <= last && k <= AHEAD; k++) {
         chance *= k == 1 && known >= 0.0 ? known : p->chance[depth + k];
         gain += chance;
@@ -124,7 +123,7 @@ int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int dep
         if (gain >= p->rate * (rows_s + steps_s)) return 1;
     }
     if (known >= 0.0 || !p->acceptance.looks) return 0;
-    /* A step of the draft may also pay by the confidences at which its guess is then worth a row. */
+    /* A step of the draft may also pay because only confident draft tokens get a row. */
     const double* occurs = p->acceptance.confidences[depth > 0];
     double row = p->rate * (p->target_s[n_draft_tokens + 1] - p->target_s[n_draft_tokens]), value = 0.0,
            n = 0.0;
@@ -153,7 +152,7 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
         p->draft_s[k] = draft_seconds(p, t, others + k);
     }
     int n_all = (n_rows + others) * (1 + extra_of(p));
-    /* the extra query tokens of this drafter are each sequence's to pay, with its first guess */
+    /* each sequence pays for this drafter's extra query tokens with its first draft token */
     if (p->n_extra > p->n_other) {
         int n_own = n_rows * (p->n_extra - p->n_other) / t->n_open;
         p->target_s[0] = sd_cost_model_seconds(&t->target, n_all - n_own);
@@ -162,9 +161,9 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
     p->step_s = sd_cost_model_step(&p->draft, n_rows);
 }
 
-/* Guesses to explore: one more than usual, or the least number above it whose time is not known (lately). */
+/* Draft tokens to explore: one more than usual, or the least number above it without a (recent) time. */
 static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    int first = (int)(p->guesses + 1.5), n = t->n_open;
+    int first = (int)(p->n_draft_tokens + 1.5), n = t->n_open;
     for (int k = first; k < first + FURTHER && k <= p->horizon; k++) {
         int n_all = (n_rows + n * k) * (1 + extra_of(p));
         if (sd_cost_model_seen(&t->target, n_all, n_all) <= 3.0) return k;
@@ -172,7 +171,7 @@ static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_row
     return first;
 }
 
-/* What a proposal costs, in tokens of plain decoding. */
+/* Cost of a proposal, in tokens of plain decoding. */
 static double cost_of_proposal(const sd_drafter_policy* p, const sd_throughput* t) {
     return fmax(usual_seconds(p), sd_mean_of(p->empty_s, 0.0, 1.0)) * t->plain_rate;
 }
@@ -183,13 +182,13 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
     p->drafting = p->explore_to = 0;
     p->rate = sd_throughput_rate(t);
     if (p->rate > 0.0) fill_seconds(p, t, n_rows);
-    if (gamma == 0 || schedule->rest_left > 0.0) return 0;
+    if (gamma == 0 || schedule->pause_left > 0.0) return 0;
     if (sd_drafter_schedule_skips(schedule, n_seen > 0.0, p->rate < CLOSE * t->plain_rate)) return 0;
     if (schedule->trial_left == 0) {
-        /* as it is expected and as it has been measured */
+        /* by expectation and by measurement */
         if (!sd_drafter_policy_pays(p, most_added(p), 0, 0, -1.0) || sd_drafter_schedule_has_lost(schedule)) {
-            /* rounds without the drafter are measured before it rests for long */
-            if (n_seen >= 2.0) sd_drafter_schedule_rest(schedule, cost_of_proposal(p, t));
+            /* measure rounds without the drafter before a long pause */
+            if (n_seen >= 2.0) sd_drafter_schedule_pause(schedule, cost_of_proposal(p, t));
             return 0;
         }
         if (sd_drafter_schedule_explores(schedule)) p->explore_to = unknown(p, t, n_rows);
@@ -213,14 +212,14 @@ double sd_drafter_policy_expects(const sd_drafter_policy* p, int n_steps) {
     return sd_cost_model_seconds(&p->draft, n_steps);
 }
 
-/* After a rest: look again, with little trust in what was. */
+/* After a pause: trust earlier rates little. */
 static void forget(sd_drafter_policy* p) {
     sd_acceptance_weaken(&p->acceptance, LOOK_AGAIN);
     sd_mean_weaken(&p->right, 1.0);
     for (int i = 0; i < SD_POLICY_EXPECTED; i++) sd_mean_weaken(&p->added[i], LOOK_AGAIN);
 }
 
-/* Learn what drafting took, of a machine of usual speed. Returns the seconds that count. */
+/* Learn the seconds of drafting at the machine's usual speed. Returns the seconds that count. */
 static double learn_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_steps, double draft_s) {
     if (n_steps > 0) {
         if (!sd_drafter_schedule_away(&p->schedule)) sd_cost_model_learn(&p->draft, n_steps, draft_s);
@@ -246,7 +245,7 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     sd_drafter_schedule_drafted(&p->schedule, lost, t->plain_rate * missed_s / t->n_open);
     double share = 1.0 / fmin(ROUNDS, (double)p->schedule.n_rounds);
-    p->guesses += ((double)r->n_draft_tokens / r->n_asked - p->guesses) * share;
+    p->n_draft_tokens += ((double)r->n_draft_tokens / r->n_asked - p->n_draft_tokens) * share;
     p->steps += ((double)r->n_steps / r->n_asked - p->steps) * share;
     return draft_s;
 }

@@ -5,10 +5,10 @@
 
 #include "row_distribution.h"
 
-sd_status sd_logprobs_find(const char* name, sd_logprobs_kind* of) {
+sd_status sd_logprobs_find(const char* name, sd_logprobs_type* of) {
     *of = strcmp(name, "model") == 0 ? SD_LOGPROBS_MODEL : SD_LOGPROBS_SAMPLING;
     if (*of == SD_LOGPROBS_MODEL || strcmp(name, "sampling") == 0) return SD_OK;
-    return sd_fail(SD_ERR_VALUE, "the law is '%s', expected model or sampling", name);
+    return sd_fail(SD_ERR_VALUE, "logprobs_of is '%s', expected model or sampling", name);
 }
 
 sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top) {
@@ -19,8 +19,8 @@ sd_logprobs sd_logprobs_take(sd_arena* arena, int n_tokens, int n_top) {
     return logprobs;
 }
 
-/* The n most probable tokens of a distribution, the best first, of equal ones the lower: tokens [n], -1 where
- * there is none with a probability, and log_probs [n]. */
+/* Find the n most probable tokens of a distribution, best first, lower ids first on ties: tokens [n], -1
+ * after the last with a probability, and log_probs [n]. */
 static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* tokens, double* log_probs) {
     if (n == 0) return;
     sd_top top = {.n = n, .tokens = tokens, .values = log_probs};
@@ -33,7 +33,7 @@ static void find_top(const sd_distribution* d, int n_vocab, int n, int32_t* toke
     for (int i = top.n_found; i < n; i++) tokens[i] = -1, log_probs[i] = -INFINITY;
 }
 
-/* By the distribution that is sampled from. */
+/* Fill from the distribution that is sampled from. */
 static sd_status fill_by_sampling(sd_verifier* v, const sd_verification* of, int node, int32_t token,
                                   const sd_logprobs* to, int n_top) {
     const sd_distribution* d;
@@ -44,7 +44,7 @@ static sd_status fill_by_sampling(sd_verifier* v, const sd_verification* of, int
     return SD_OK;
 }
 
-/* By the logits. */
+/* Fill from the logits. */
 static void fill_by_logits(const sd_verifier* v, const sd_verification* of, int node, int32_t token,
                            const sd_logprobs* to, int n_top) {
     const float* logits = of->logits + of->node_rows[node] * of->stride;

@@ -1,4 +1,4 @@
-/* Constraints in a round: forced tokens before the draft's, and the end of a text that is complete. */
+/* Constraints in a round: forced tokens before the draft's tokens, and the end of complete texts. */
 #include "round_parts.h"
 
 /* Write the tokens that the constraint forces next, at most `most`, after the text; returns how many.
@@ -23,7 +23,7 @@ void sd_forced_before_draft(const sd_session* s, int i, int gamma) {
     p->depth = q->max_text - q->n_text - 1;
     int budget = budget_of(q, gamma, p->depth);
     int n = force(q, p->depth < s->shape.max_forced ? p->depth : s->shape.max_forced);
-    /* A drafter that cannot be shown the forced tokens drafts from the text's end: its first draft tokens are
+    /* A drafter that cannot read the forced tokens drafts from the text's end: its first draft tokens are
      * these. */
     if (!s->reads_text && n < budget) n = 0;
     joint->n_forced = n;
@@ -91,7 +91,7 @@ void sd_constraint_after_verify(const sd_verification* verification, sd_record* 
 }
 
 void sd_constraint_after_commit(sd_session* s) {
-    const sd_state_source* source = NULL; /* all sequences' states have the same lock, taken once */
+    const sd_state_source* source = NULL; /* all sequences' states share one lock: take it once */
     for (int i = 0; i < s->round.n_open; i++) {
         sd_record* record = &s->round.records[i];
         sd_sequence* q = &s->sequences[record->sequence];

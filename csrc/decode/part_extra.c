@@ -41,10 +41,10 @@ const float* sd_extra_append(const sd_session* s, int i, int* n_rows, int32_t* t
     int32_t* first = first_of(s, i);
     int n = *n_rows, n_each = q->drafts ? s->extra.active->extra.n : 0;
     for (int row = 0; row < *n_rows; row++) {
-        int room = q->max_text - q->n_text - 2; /* the target's own token comes after the draft tokens */
-        for (int at = row; parents[at] >= 0; at = parents[at]) room--;
+        int n_free = q->max_text - q->n_text - 2; /* the target's own token comes after the draft tokens */
+        for (int at = row; parents[at] >= 0; at = parents[at]) n_free--;
         first[row] = n;
-        for (int k = 0; k < n_each && k < room; k++, n++) {
+        for (int k = 0; k < n_each && k < n_free; k++, n++) {
             tokens[n] = -1 - k;
             parents[n] = k == 0 ? row : n - 1;
         }

@@ -12,7 +12,7 @@ int sd_proposal_has_capacity(const sd_proposal* p, int node) {
     return p->failure->status == SD_OK && p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
 }
 
-/* 0: nobody needs to know. */
+/* Returns 0 where nothing may follow. */
 static int find_mask(const sd_proposal* p, int node, sd_mask* mask) {
     return sd_constraint_mask(p->constraint, p->text, p->n_text, &p->tree, node, 1, mask);
 }
@@ -78,18 +78,18 @@ int sd_proposal_add_point(sd_proposal* p, int parent, int32_t token, double conf
     return sd_proposal_add(p, parent, token, confidence);
 }
 
-/* Guesses of all proposals together if each has at most `most`. */
-static int count_guesses(const sd_proposal* proposals, int n, int most) {
+/* Draft tokens of all proposals together if each has at most `most`. */
+static int count_draft_tokens(const sd_proposal* proposals, int n, int most) {
     int n_draft_tokens = 0;
     for (int i = 0; i < n; i++) n_draft_tokens += proposals[i].budget < most ? proposals[i].budget : most;
     return n_draft_tokens;
 }
 
 void sd_proposals_share(sd_proposal* proposals, int n, int n_rows, int* turn) {
-    int room = n_rows - n, most = 0, n_wanting = 0, at = 0;
-    if (count_guesses(proposals, n, SD_MAX_GAMMA) <= room) return;
-    while (count_guesses(proposals, n, most + 1) <= room) most++;
-    int left = room - count_guesses(proposals, n, most);
+    int n_free = n_rows - n, most = 0, n_wanting = 0, at = 0;
+    if (count_draft_tokens(proposals, n, SD_MAX_GAMMA) <= n_free) return;
+    while (count_draft_tokens(proposals, n, most + 1) <= n_free) most++;
+    int left = n_free - count_draft_tokens(proposals, n, most);
     for (int i = 0; i < n; i++) n_wanting += proposals[i].budget > most;
     *turn %= n_wanting;
     for (int i = 0; i < n; i++) {

@@ -2,10 +2,11 @@
  *
  *   propose   sample draft tokens from the draft
  *   forward   run the target once, on all of them
- *   verify    determine which are accepted; sample one more token from the target's adjusted distribution
- *   commit    append the accepted tokens and that one to the text
+ *   verify    accept or reject them; sample a recovered token, or a bonus token after the last one
+ *   commit    append the accepted tokens and that token to the text
  *
- * Extensions join at four seams: before_draft, after_propose, after_verify, after_commit (round_parts.h). */
+ * Extensions are called at four points: before_draft, after_propose, after_verify, after_commit
+ * (round_parts.h). */
 #include "clock.h"
 #include "round_parts.h"
 
@@ -21,7 +22,7 @@ static sd_status propose(sd_session* s) {
 static sd_status forward(sd_session* s) {
     sd_round_fill_branches(s);
     return sd_forward_finish(&s->workspace, s->round.branches,
-                             s->round.n_open); /* a drafter may have begun */
+                             s->round.n_open); /* a drafter may have begun the pass */
 }
 
 static sd_status verify(sd_session* s, int i) {
@@ -44,12 +45,12 @@ static sd_status commit(sd_session* s, int i) {
     sd_status status = sd_cache_keep(&s->caches[record->sequence], kept, v->n_path + 1);
     if (status != SD_OK) return status;
     for (int k = 0; k < v->n_path; k++) sd_sequence_append(q, record->tree.tokens[v->path[k]]);
-    sd_sequence_append(q, v->token);
+    sd_sequence_append(q, v->token); /* the recovered or bonus token */
     if (s->drafter == NULL || !sd_sequence_is_drafted(q) || q->draft_lazy) return SD_OK;
     return sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text);
 }
 
-/* Verify the draft tokens of a sequence and commit; a failure of its own ends it alone. */
+/* Verify the draft tokens of a sequence and commit; its own failure ends it alone. */
 static sd_status settle(sd_session* s, int i) {
     sd_status status = s->round.proposals[i].failure->status;
     if (status != SD_OK) return sd_round_end_by(s, i, status);

@@ -1,5 +1,5 @@
-/* A round (round.c) and its extensions, one file each (part_*.c), by the seam of the round at which they are
- * called. Each does nothing where its feature is not in use. */
+/* A round (round.c) and its extensions, one file each (part_*.c), by the point of the round that calls them.
+ * Each does nothing unless its feature is in use. */
 #pragma once
 
 #include "session_state.h"
@@ -8,26 +8,26 @@
  * appended to those of the call. */
 sd_status sd_round_run(sd_session* session);
 
-/* ------------------------------------------------------------- of the round itself (round_records.c) */
+/* ------------------------------------------------------------- the round itself (round_records.c) */
 
-/* Find the rows of all trees of the round, as what the target is run on. */
+/* Set up the target's forward pass: the rows of all trees of the round. */
 void sd_round_fill_branches(sd_session* session);
 
-/* Show the drafter the target's logits after its draft tokens for sequence i. */
+/* Pass the drafter the target's logits after its draft tokens for sequence i. */
 sd_status sd_round_observe(const sd_session* session, int i);
 
 /* Tree and logits of a record, to be verified. */
 sd_verification sd_round_verification(sd_session* session, const sd_record* record);
 
-/* Is a failure confined to one sequence: its settings, its numbers, a function of the caller's? */
+/* Is a failure confined to one sequence (settings, numbers, user callback)? */
 static inline int sd_failure_is_own(sd_status status) {
     return status == SD_ERR_CALLBACK || status == SD_ERR_SETTING || status == SD_ERR_OVERFLOW;
 }
 
-/* End sequence i, which has failed; its text stays as it was, and the others go on. */
+/* End sequence i, which has failed; its text stays unchanged, and the others continue. */
 sd_status sd_round_end_by(sd_session* session, int i, sd_status status);
 
-/* Seconds of sd_now at which the parts of a round begin and end; and what the round took, for its records. */
+/* Times (sd_now) at which the parts of a round begin and end. */
 typedef struct sd_round_times {
     double begun, drafted, verified, ended;
 } sd_round_times;
@@ -35,12 +35,12 @@ void sd_round_note(sd_session* session, const sd_round_times* times);
 
 /* ---------------------------------------------------------------- before_draft (session_rounds.c) */
 
-/* gamma="auto": set *gamma to 0 where a round of n_open sequences had better not draft. A drafter that was
- * paused first reads what it has missed, in slices between rounds that do not draft. */
+/* gamma="auto": set *gamma to 0 if a round of n_open sequences should not draft. A drafter that was paused
+ * first reads what it has missed, in slices between rounds that do not draft. */
 sd_status sd_adaptive_before_draft(sd_session* session, int n_open, int* gamma);
 
-/* Constraint: write the tokens that it forces after the text, and divide the depth of proposal i, of at most
- * `gamma` draft tokens, between them and the drafter: sets p->depth and p->budget (of both together). */
+/* Constraint: write the forced tokens after the text, and divide the depth of proposal i, of at most `gamma`
+ * draft tokens, between them and the drafter. Sets p->depth and p->budget (of both together). */
 void sd_forced_before_draft(const sd_session* session, int i, int gamma);
 
 /* Constraint: give the drafter its part of the round's tree, now that the budget is final. */
@@ -51,28 +51,28 @@ void sd_forced_open_tree(const sd_session* session, int i);
 /* Constraint: put the forced tokens before the drafter's tree, in the record of sequence i. */
 void sd_forced_after_propose(const sd_session* session, int i);
 
-/* Extra query tokens: find out whose the round has. */
+/* Extra query tokens: find the drafter that has them in this round. */
 void sd_extra_after_propose(sd_session* session);
 
-/* Extra query tokens: append them to the *n_rows rows of tree i; tokens and parents have room for max_rows. A
- * row whose draft token the text has no room for is left out, and a text that may not draft has none: what it
- * drafts next must not depend on others. Returns their embeddings; NULL: the round has none. */
+/* Extra query tokens: append them to the *n_rows rows of tree i; tokens and parents have room for max_rows.
+ * Rows whose draft token would exceed the text are left out, and a sequence that may not draft gets none, so
+ * that its next draft does not depend on others. Returns their embeddings; NULL: the round has none. */
 const float* sd_extra_append(const sd_session* session, int i, int* n_rows, int32_t* tokens,
                              int32_t* parents);
 
 /* ---------------------------------------------------------------------------------- after_verify */
 
-/* Constraint: if it is complete after an accepted token, that token is the verdict's last one. */
+/* Constraint: if it completes at an accepted draft token, truncate the verdict there. */
 void sd_constraint_after_verify(const sd_verification* verification, sd_record* record);
 
 /* Log-probabilities: see sd_logprobs_fill (logprobs.h). */
 
 /* ---------------------------------------------------------------------------------- after_commit */
 
-/* Constraint: find the tokens that may follow each new text; one that is complete ends. */
+/* Constraint: find the tokens that may follow each new text; end complete texts. */
 void sd_constraint_after_commit(sd_session* session);
 
-/* Extra query tokens: show the drafter the logits of those after the last accepted node of each text. */
+/* Extra query tokens: pass the drafter the logits of those after the last accepted node of each text. */
 sd_status sd_extra_after_commit(sd_session* session);
 
 /* gamma="auto": learn from the verdicts and seconds of the round, those of proposing and of all else. */

@@ -1,8 +1,8 @@
-/* What a round of sequences has: the rows that the target is run on, failures of single sequences, times. */
+/* Rows of the target's forward pass, failures of single sequences and times of a round. */
 #include "round_parts.h"
 
-/* The row of pending node k before rows are moved; -1 if it has none. moved [n]: where rows found so far go,
- * -1 for the others. */
+/* Row of pending node k before rows are moved; -1: none. moved [n]: new index of the rows found so far, -1
+ * for the others. */
 static int row_of(const sd_cache* cache, int k, int n, const int32_t* moved, const int32_t* tokens,
                   const int32_t* parents) {
     int32_t token = cache->tokens[cache->n_committed + k];
@@ -11,9 +11,9 @@ static int row_of(const sd_cache* cache, int k, int n, const int32_t* moved, con
     return -1;
 }
 
-/* The rows of a tree (tree.h) in the order of its nodes, except that rows that a drafter has begun in the
- * target's cache come first, in the order of the cache: the target goes on from there (sd_forward_finish).
- * Fill rows [n_nodes], the row of each node, and of each row tokens [n_rows] and parents [n_rows], -1 for the
+/* Number the rows of a tree (tree.h) in the order of its nodes, except that rows that a drafter has begun in
+ * the target's cache come first, in cache order: the target continues from there (sd_forward_finish). Fills
+ * rows [n_nodes], the row of each node, and tokens [n_rows] and parents [n_rows] of the rows, -1 for the
  * root's. moved [n_nodes] is scratch. Returns n_rows. */
 static int fill_rows(const sd_tree* tree, const sd_cache* cache, int32_t* rows, int32_t* tokens,
                      int32_t* parents, int32_t* moved) {

@@ -1,12 +1,12 @@
-/* A mean that forgets: `sum` over weights `n`, both decaying. Begins as zeros. */
+/* A decaying mean: `sum` over weights `n`, both decaying. Starts as zeros. */
 #pragma once
 
 typedef struct sd_mean {
     double sum, n;
 } sd_mean;
 
-/* Add `value` to the sum, with this weight; both decay so that about `memory` calls are remembered. With
- * values from 0 to 1 and weights of 1 the mean is a rate. */
+/* Add `value` to the sum, with this weight; both decay over about `memory` calls. With values from 0 to 1 and
+ * weights of 1 the mean is a rate. */
 static inline void sd_mean_add(sd_mean* mean, double value, double weight, double memory) {
     mean->sum += value - mean->sum / memory;
     mean->n += weight - mean->n / memory;

@@ -4,7 +4,7 @@
 
 #include "forward.h"
 
-/* Are the tokens of a prediction the model's? */
+/* Are the tokens of a prediction in the model's vocabulary? */
 static sd_status check_prediction(const sd_settings* s, int n_vocab) {
     for (int i = 0; i < s->n_prediction; i++)
         if (s->prediction[i] < 0 || s->prediction[i] >= n_vocab)

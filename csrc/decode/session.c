@@ -2,11 +2,10 @@
 
 #include "session_state.h"
 
-/* Most forced tokens of a round where it is not known whether any text has a form: rows of the target that
- * each sequence has room for. */
+/* Most forced tokens per round and sequence where constraints are possible but not known. */
 #define FORCED_OF_MIXED 8
 
-/* Records that a call may return, where one round has fewer. */
+/* Most records of a call, if one round has fewer. */
 #define RECORDS 64
 
 #define MAX_SLOTS (1 << 20)
@@ -88,8 +87,8 @@ sd_status sd_session_check(const sd_session_options* o) {
     return o->settings ? sd_settings_check(o->settings, c->n_vocab) : SD_OK;
 }
 
-/* Tokens that the text of a prompt may have. */
-static int text_room(const sd_session_options* o, const sd_prompt* prompt) {
+/* Most tokens of the text of a prompt. */
+static int text_limit(const sd_session_options* o, const sd_prompt* prompt) {
     long wanted = (long)prompt->n + prompt->settings->max_new_tokens;
     return wanted < o->target->config.n_ctx ? (int)wanted : o->target->config.n_ctx;
 }
@@ -110,7 +109,7 @@ sd_drafting sd_session_drafting(const sd_session_options* o) {
                          .n_text = o->n_text,
                          .n_threads = o->n_threads,
                          .has_sources = o->target->encoder != NULL,
-                         .reading = sd_reading_of(&o->target->config)};
+                         .expert_reads = sd_expert_reads_of(&o->target->config)};
 }
 
 sd_status sd_session_check_settings(const sd_session* s, const sd_settings* settings) {
@@ -130,13 +129,13 @@ sd_status sd_session_check_settings(const sd_session* s, const sd_settings* sett
 
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
-    sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
+    sd_sequence_begin(q, prompt, text_limit(&s->options, prompt));
     const sd_verifier_options* verify = &q->settings.verify;
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
     q->draft_lazy = q->source == NULL && sd_sequence_is_drafted(q) && sd_session_draft_paused(s);
-    /* The last token of the prompt is the root of the first round. Where nothing is drafted that round
-     * computes no other row, so the root is read with the prompt, unless prompts have bits of their own. */
+    /* The last token of the prompt is the root of the first round. Without drafting that round computes no
+     * other row, so the root is read with the prompt, unless prefill computes other bits than rows. */
     int alone = (s->drafter == NULL || q->draft_lazy) && verify->constraint == NULL;
     int with_root = alone && !sd_prompts_apart(s->options.target);
     s->prefills[i] = (sd_prefill){.text = q->text,
@@ -149,11 +148,11 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
                                   .n_source = q->n_source};
 }
 
-/* A slot that no prompt has: nothing is to be read, and no round is taken. */
+/* Mark a slot as empty: nothing to read, no rounds. */
 static void leave_empty(sd_sequence* q) { q->finished = q->draft_begun = q->ready = 1; }
 
-/* The caches of the slots and the scratch of forwards, those of the drafter too, unless it rests: then these
- * are made when it is told of a text. */
+/* Allocate the caches of the slots and the workspace, also the drafter's, unless it is paused: then they are
+ * allocated when it begins a text. */
 static sd_status reserve(sd_session* s) {
     const sd_session_options* o = &s->options;
     sd_captures captures = {0};
@@ -178,12 +177,12 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
     sd_status status = sd_session_check(options);
     if (status == SD_OK && (s = sd_alloc(sizeof *s)) == NULL) status = SD_ERR_MEMORY;
     if (status != SD_OK) goto fail;
-    s->drafter = drafter; /* from here on it is freed with the session */
+    s->drafter = drafter; /* from now on freed with the session */
     s->options = *options;
     s->shape = sd_session_drafting(options);
     if (options->settings) s->options.n_top = options->settings->logprobs.n_top;
     if (options->settings && (status = sd_session_check_settings(s, options->settings)) != SD_OK) goto fail;
-    s->options.settings = NULL; /* it was borrowed */
+    s->options.settings = NULL; /* was borrowed */
     int n_slots = s->shape.n_sequences;
     status = sd_extra_begin(s);
     if (status != SD_OK) goto fail;
@@ -194,7 +193,7 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
     s->max_records = n_slots > RECORDS || s->options.n_top > 0 ? n_slots : RECORDS;
     s->verifier = (sd_verifier){.n_vocab = s->shape.n_vocab};
     if (options->adaptive_gamma)
-        sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.reading, s->extra.n);
+        sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.expert_reads, s->extra.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < n_slots; i++) leave_empty(&s->sequences[i]);
     if ((status = reserve(s)) != SD_OK) goto fail;
@@ -260,8 +259,7 @@ sd_status sd_session_finish(sd_session* s, int sequence) {
     sd_sequence* q = &s->sequences[sequence];
     int reads = q->draft_begun && (!q->ready || q->draft_lazy);
     q->finished = 1;
-    if (reads && s->drafter)
-        status = sd_session_begin_draft(s, sequence, s->drafter); /* it need not read on */
+    if (reads && s->drafter) status = sd_session_begin_draft(s, sequence, s->drafter); /* stop its reading */
     s->prefills[sequence] = (sd_prefill){0};
     q->draft_begun = q->ready = 1;
     return status;
@@ -272,7 +270,7 @@ sd_status sd_session_admit(sd_session* s, int sequence, const sd_prompt* prompt)
     if (status != SD_OK) return status;
     if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
     if ((status = sd_prompt_check(prompt, s->options.target)) != SD_OK) return status;
-    int n_text = text_room(&s->options, prompt);
+    int n_text = text_limit(&s->options, prompt);
     if (n_text > s->shape.n_text)
         return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,
                        s->shape.n_text);

@@ -1,4 +1,4 @@
-/* How a session reads its prompts: with the target, then with the drafter, which may do it lazily. */
+/* Reading of prompts: with the target, then with the drafter, which may do so lazily. */
 #include "clock.h"
 #include "interrupt.h"
 #include "session_state.h"
@@ -14,7 +14,7 @@ int sd_session_draft_paused(const sd_session* s) {
     return s->reads_text && s->options.adaptive_gamma && sd_adaptive_gamma_paused(s->options.adaptive_gamma);
 }
 
-/* Keep a failure of a sequence's own: it ends with its next round. */
+/* Note a failure of one sequence, which ends with its next round. */
 static sd_status note(sd_sequence* q, sd_status status) {
     if (status != SD_ERR_CALLBACK) return status;
     sd_failure_note(&q->failure, status);
@@ -25,7 +25,7 @@ sd_status sd_session_begin_draft(sd_session* s, int i, sd_drafter* drafter) {
     sd_sequence* q = &s->sequences[i];
     sd_settings settings = q->settings;
     if (drafter != s->drafter && sd_settings_drafted(&settings))
-        settings.drafters = SD_EVERY_DRAFTER; /* it is within the one that they choose from */
+        settings.drafters = SD_EVERY_DRAFTER; /* it is within the ensemble that they select from */
     if (q->finished || q->failure.status != SD_OK) settings.drafters = 0;
     q->n_draft_begun = q->n_text;
     const sd_prompt prompt = {.tokens = q->text,
@@ -41,8 +41,8 @@ sd_status sd_session_begin_draft(sd_session* s, int i, sd_drafter* drafter) {
     return status == SD_OK ? sd_interrupted() : status;
 }
 
-/* Let the drafter begin the prompts that the target has read, so that it may read them together. *n: how many
- * it has begun and has not read, as far as is known. */
+/* Begin in the drafter all prompts that the target has read, so that it reads them together. *n: prompts that
+ * it has begun and not yet read. */
 static sd_status begin_drafts(sd_session* s, int* n) {
     *n = 0;
     for (int i = 0; i < s->shape.n_sequences; i++) {
@@ -57,7 +57,7 @@ static sd_status begin_drafts(sd_session* s, int* n) {
     return SD_OK;
 }
 
-/* Sequences whose prompts are in the target and, unless that is lazy, in the drafter may have rounds.
+/* Let sequences take rounds whose prompts were read by the target and, unless it is lazy, by the drafter.
  * draft_read: the drafter has read all that it has begun. */
 static void make_ready(sd_session* s, int draft_read) {
     for (int i = 0; i < s->shape.n_sequences; i++) {
@@ -67,7 +67,7 @@ static void make_ready(sd_session* s, int draft_read) {
     }
 }
 
-/* One slice of the drafter's reading; *read says whether it had anything to read. */
+/* Let the drafter read one slice; *read: there was something to read. */
 static sd_status read_drafts(sd_session* s, int* read) {
     int n, done;
     sd_status status = begin_drafts(s, &n);
@@ -78,7 +78,7 @@ static sd_status read_drafts(sd_session* s, int* read) {
     return status;
 }
 
-/* Tell gamma="auto" of the new prompts that the drafter has not begun. */
+/* Count the new prompts that the drafter has not begun, for gamma="auto". */
 static void count_missed(sd_session* s) {
     int n_running = 0;
     if (s->n_missed == 0) return;
@@ -106,7 +106,7 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     return SD_OK;
 }
 
-/* Must the drafter begin the text of a sequence, or read it, before it may draft for that? */
+/* Must the drafter begin or read the text of a sequence before it may draft for it? */
 static int is_unread(const sd_sequence* q) { return q->draft_lazy && q->ready && !q->finished; }
 
 sd_status sd_session_catch_up(sd_session* s, int* ready) {
@@ -116,7 +116,7 @@ sd_status sd_session_catch_up(sd_session* s, int* ready) {
     *ready = 1;
     for (int i = 0; i < s->shape.n_sequences; i++) {
         const sd_sequence* q = &s->sequences[i];
-        n += is_unread(q) && q->n_text + 1 < q->max_text; /* there is something to draft */
+        n += is_unread(q) && q->n_text + 1 < q->max_text; /* it has tokens left to draft */
     }
     if (n == 0) return SD_OK;
     for (int i = 0; i < s->shape.n_sequences && status == SD_OK; i++) {
@@ -137,7 +137,7 @@ sd_status sd_session_catch_up(sd_session* s, int* ready) {
     return status;
 }
 
-sd_status sd_session_tell(sd_session* s, sd_drafter* drafter) {
+sd_status sd_session_begin_drafter(sd_session* s, sd_drafter* drafter) {
     if (s->failed) return sd_session_refuse(s);
     for (int i = 0; i < s->shape.n_sequences; i++) {
         if (!s->sequences[i].draft_begun || s->sequences[i].finished) continue;

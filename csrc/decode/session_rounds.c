@@ -1,13 +1,13 @@
-/* The rounds of a session: which sequences take part in each, and how much they may draft. */
+/* Rounds of a session: which sequences take part in each, and how much they may draft. */
 #include "clock.h"
 #include "round_parts.h"
 
-/* Is a sequence in a round with these gammas? Those with a negative one sit it out. */
+/* Is a sequence in a round with these gammas? Those with a negative one are not. */
 static int takes_part(const sd_session* s, int i, const int32_t* gammas) {
     return sd_sequence_is_open(&s->sequences[i]) && (gammas == NULL || gammas[i] >= 0);
 }
 
-/* Append the record of a round in which nothing was computed for a sequence, which ends by its failure. */
+/* Append the record of a sequence that ends by its failure, without any computation. */
 static void end_failed(sd_session* s, int i) {
     sd_sequence* q = &s->sequences[i];
     sd_record* record = &s->records[s->n_records++];
@@ -54,8 +54,8 @@ static void join(sd_session* s, int sequence, int gamma) {
     sd_forced_before_draft(s, i, gamma);
 }
 
-/* Collect the sequences of a round and say how much each may draft: a round adds at most one token more than
- * it drafts in a row, and the text must not pass its length. */
+/* Collect the sequences of a round and set how much each may draft: a round adds at most one token more than
+ * it drafts in a row, and the text must not exceed its length. */
 static sd_status open_round(sd_session* s, const int32_t* gammas) {
     sd_round* r = &s->round;
     int n_open = 0, gamma = s->drafter ? s->options.gamma : 0, n = s->shape.n_sequences;
@@ -80,7 +80,7 @@ static sd_status open_round(sd_session* s, const int32_t* gammas) {
     return SD_OK;
 }
 
-/* Has a sequence ended, by the records from `first` on? */
+/* Has a sequence ended in the records from `first` on? */
 static int one_ended(const sd_session* s, int first) {
     for (int i = first; i < s->n_records; i++)
         if (s->sequences[s->records[i].sequence].finished) return 1;
@@ -88,7 +88,7 @@ static int one_ended(const sd_session* s, int first) {
 }
 
 sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const int32_t* gammas) {
-    int n_left = 0, n_open = 0, first = 0; /* record of the round */
+    int n_left = 0, n_open = 0, first = 0; /* first record of the round */
     for (int i = 0; i < s->shape.n_sequences; i++) {
         n_open += sd_sequence_is_open(&s->sequences[i]);
         n_left += !s->sequences[i].ready;

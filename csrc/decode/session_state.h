@@ -7,11 +7,11 @@
 #include "forward.h"
 #include "session.h"
 
-/* The tree of a sequence in a round: the tokens that its constraint forces, one after the other, and after
- * the last of them what the drafter proposes. */
+/* The tree of a sequence in a round: a chain of tokens that its constraint forces, then the drafter's
+ * tree. */
 typedef struct sd_joint {
     int n_forced;
-    int n_shown;                 /* of them those that the drafter sees as text: all or none */
+    int n_shown;                 /* forced tokens that the drafter reads as text: all or none */
     int32_t* parents;            /* [max_nodes] of the drafter's tree */
     sd_distribution* drawn_from; /* [max_nodes] of the whole tree */
     double* weights; /* [gamma + 1, n_vocab] of the drafter's nodes; NULL: they are point masses */
@@ -22,61 +22,60 @@ typedef struct sd_joint {
 typedef struct sd_round {
     int n_open;
     int drafting;           /* some sequence may have draft tokens */
-    int turn;               /* which sequence has the first claim to the rest of the node budget */
-    sd_proposal* proposals; /* what the drafter fills */
+    int turn;               /* sequence with the first claim to the remaining node budget */
+    sd_proposal* proposals; /* filled by the drafter */
     sd_joint* joints;
-    sd_branch* branches;  /* what the target is run on */
+    sd_branch* branches;  /* rows of the target's forward pass */
     int32_t* row_tokens;  /* [n_sequences, max_rows] of the branches */
     int32_t* row_parents; /* [n_sequences, max_rows] */
     int32_t* kept;        /* [max_nodes] scratch: the root and the accepted path of a sequence */
     sd_record* records;   /* of this round, within those of the call */
 } sd_round;
 
-/* Extra rows after the last accepted node of a text. */
+/* Extra query rows after the last accepted node of a text. */
 typedef struct sd_extra_run {
     int sequence;
-    int row, n; /* the first of them in the forward, and their number */
+    int row, n; /* first row in the forward pass, and number of rows */
 } sd_extra_run;
 
 /* Extra query tokens: after every row of a round's tree up to n rows, each the parent of the next, whose
- * inputs are a drafter's embeddings (sd_extra_queries). They attend to what a node in their place would
- * attend to, and only later ones of the same row attend to them. In the target's cache they are pending
- * and never kept. */
+ * inputs are a drafter's embeddings (sd_extra_queries). They attend like tree nodes at their position, and
+ * only later ones of the same row attend to them. In the target's cache they are pending and never kept. */
 typedef struct sd_extra_rows {
     int n;              /* after each row, at most; 0: there are none */
-    sd_drafter* active; /* whose rows this round has; borrowed; NULL: nobody's */
-    int32_t* first;     /* [n_sequences, max_nodes + 1] where those after each row of a tree begin */
-    int32_t* rows;      /* [n_sequences, n] rows of the forward whose logits the drafter observes */
+    sd_drafter* active; /* drafter of this round's rows; borrowed; NULL: none */
+    int32_t* first;     /* [n_sequences, max_nodes + 1] first extra row after each row of a tree */
+    int32_t* rows;      /* [n_sequences, n] rows whose logits the drafter observes */
     sd_extra_run* runs; /* [n_sequences] */
 } sd_extra_rows;
 
 struct sd_session {
     sd_session_options options;
-    sd_drafting shape;      /* what drafters know of the session: sequences, texts, settings that may come */
-    sd_drafter* drafter;    /* owned; NULL: plain decoding */
-    sd_workspace workspace; /* of the target */
-    sd_arena arena;         /* owns the arrays below */
-    int max_nodes;          /* of a tree */
-    int max_rows;           /* of a tree with its extra query tokens */
-    int reads_text;         /* the drafter may be shown tokens that the target has not read */
-    sd_sequence* sequences; /* [n_sequences] */
-    sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
-    sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
-    long n_begun;           /* prompts so far */
-    int n_missed;           /* tokens of new prompts that a paused drafter has not begun */
-    double catch_up_s;      /* seconds of lazy draft prefill since the drafter drafted last */
-    long n_mixtures, n_touched; /* of the workspace, when the round's forward began */
+    sd_drafting shape;          /* the session as drafters see it */
+    sd_drafter* drafter;        /* owned; NULL: plain decoding */
+    sd_workspace workspace;     /* of the target */
+    sd_arena arena;             /* owns the arrays below */
+    int max_nodes;              /* of a tree */
+    int max_rows;               /* of a tree with its extra query tokens */
+    int reads_text;             /* the drafter may read tokens that the target has not read */
+    sd_sequence* sequences;     /* [n_sequences] */
+    sd_cache* caches;           /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
+    sd_prefill* prefills;       /* [n_sequences] prompts being read into them */
+    long n_begun;               /* prompts admitted so far */
+    int n_missed;               /* tokens of new prompts that a paused drafter has not begun */
+    double catch_up_s;          /* seconds of lazy draft prefill since the last draft */
+    long n_mixtures, n_touched; /* of the workspace, before the round's forward pass */
     sd_round round;
     sd_extra_rows extra;
     sd_verifier verifier;
     sd_record* records; /* [max_records] of the rounds of a call */
     int n_records, max_records;
-    int failed; /* a round has failed and left nodes in the caches: no round can follow */
-    /* That failure, where its call returned the records of earlier rounds; the next call returns it. */
+    int failed; /* a round has failed and left nodes in the caches; no round can follow */
+    /* That failure, if its call returned the records of earlier rounds; the next call returns it. */
     sd_failure deferred;
 };
 
-/* Does a sequence take rounds? One that has failed has its last one, in which nothing is computed for it. */
+/* Does a sequence take rounds? A failed one takes a last one, without computation. */
 static inline int sd_sequence_is_open(const sd_sequence* q) { return q->ready && !q->finished; }
 
 /* Set session->extra.n. Fails where a drafter's embeddings do not fit the target, or the rows of a round. */
@@ -85,17 +84,16 @@ sd_status sd_extra_begin(sd_session* session);
 /* Take the arrays of session->extra from the session's arena (which may be counting). */
 void sd_extra_take(sd_session* session);
 
-/* Is the drafter paused by gamma="auto", so that it need not read texts that begin now? */
+/* Has gamma="auto" paused the drafter, so that it need not read new texts yet? */
 int sd_session_draft_paused(const sd_session* session);
 
-/* Let `drafter`, the session's or one within it, begin the text of a sequence so far; if it will not draft
- * for it, the first token alone, which leaves it nothing to read. A failure of the sequence's own is
- * noted. */
+/* Begin the text of a sequence so far in `drafter`, the session's or one within it; only the first token if
+ * it will not draft for it, which leaves nothing to read. Notes a failure of the sequence alone. */
 sd_status sd_session_begin_draft(sd_session* session, int sequence, sd_drafter* drafter);
 
-/* Lazy draft prefill: let a drafter that was paused begin the texts that it has missed, and read a slice of
- * them. *ready: it has read them all, so that it may draft. */
+/* Lazy draft prefill: begin the texts that a paused drafter has missed, and read a slice of them. *ready: all
+ * are read; it may draft. */
 sd_status sd_session_catch_up(sd_session* session, int* ready);
 
-/* Fail because no round can follow: with the deferred failure, if there is one. */
+/* Fail because no round can follow, with the deferred failure if there is one. */
 sd_status sd_session_refuse(sd_session* session);

@@ -22,7 +22,7 @@ void sd_state_tree_restart(sd_state_tree* s) {
     s->nodes[0] = NEW;
 }
 
-/* Forget all but the root. */
+/* Drop all but the root. */
 static void clear(sd_state_tree* s) {
     s->nodes[0].first_child = -1;
     s->n = 1;
@@ -54,7 +54,7 @@ int sd_state_tree_find(sd_state_tree* s, const int32_t* text, int n_text, const 
     int found = 0;
     for (int i = 0; i < length; i++) {
         int child = child_of(s, found, s->path[i]);
-        if (child < 0 && s->n == s->capacity) { /* those of this way are made anew */
+        if (child < 0 && s->n == s->capacity) { /* start over: the nodes of this path are added again */
             clear(s);
             found = 0;
             i = -1;
@@ -88,7 +88,7 @@ sd_status sd_state_tree_follow(sd_state_tree* s, const int32_t* text, int n_text
     }
     if (s->n_text == n_text) return SD_OK;
     int state = sd_state_tree_find(s, text, n_text, NULL, 0);
-    if (state < 0) return sd_fail(SD_ERR_STATE, "a text has gone on by %d tokens", n_text - s->n_text);
+    if (state < 0) return sd_fail(SD_ERR_STATE, "a text has grown by %d tokens at once", n_text - s->n_text);
     sd_status status = sd_state_tree_make(s, state);
     if (status != SD_OK) return status;
     s->source.keep(s->source.context, state);

@@ -2,23 +2,23 @@
 
 #include <math.h>
 
-/* Rounds within which the machine's speed is followed; a round counts as at most FASTER times slower or
- * faster, as a run of a cost model does: what both learn is then in balance at the same time. */
+/* Rounds over which the machine's speed is averaged; a round counts as at most FASTER times slower or faster,
+ * as in a cost model, so that both converge together. */
 #define SPEED 24.0
 #define FASTER 1.3
-/* Rounds within which a lasting speed becomes the usual one. Slow rounds are further from the mean than fast
- * ones, and so the slowness would rise for ever. */
+/* Rounds over which a lasting speed becomes the usual one. Slow rounds deviate further than fast ones, so the
+ * slowness would otherwise rise forever. */
 #define USUAL 1024.0
-/* Rounds that the measured tokens per second are a mean of. */
+/* Rounds that the measured tokens per second average over. */
 #define ROUNDS 64.0
-/* Rounds that the planned rate counts for beside the measured one. */
+/* Weight of the planned rate against the measured one, in rounds. */
 #define PLAN_WEIGHT 8.0
-/* Rounds of an earlier session that the measured rate keeps. */
+/* Weight kept of the measured rate of an earlier session, in rounds. */
 #define N_CERTAIN 16.0
-/* Seconds of a round count as at most so many times what is expected. */
+/* Seconds of a round are clipped to so many times the expectation. */
 #define OUTLIER 3.0
 
-sd_shared_reading sd_reading_of(const sd_config* c) {
+sd_expert_reads sd_expert_reads_of(const sd_config* c) {
     const sd_experts* e = &c->experts;
     double d = c->d_model;
     double of_width = d * (c->gated ? 3.0 : 2.0), experts = 0.0, rest = d * c->n_vocab;
@@ -29,12 +29,12 @@ sd_shared_reading sd_reading_of(const sd_config* c) {
         rest += d * heads + of_width * (mixture ? e->shared_width : c->d_ff);
         if (mixture) experts += of_width * e->width * e->n_chosen;
     }
-    if (experts == 0.0) return (sd_shared_reading){0};
-    return (sd_shared_reading){experts / (experts + rest), 1.0 - (double)e->n_chosen / e->n};
+    if (experts == 0.0) return (sd_expert_reads){0};
+    return (sd_expert_reads){experts / (experts + rest), 1.0 - (double)e->n_chosen / e->n};
 }
 
-void sd_throughput_start(sd_throughput* t, sd_shared_reading reading) {
-    sd_cost_model_reads(&t->target, reading);
+void sd_throughput_start(sd_throughput* t, sd_expert_reads expert_reads) {
+    sd_cost_model_reads(&t->target, expert_reads);
     double less = t->n_drafted > N_CERTAIN ? N_CERTAIN / t->n_drafted : 1.0;
     t->tokens *= less, t->seconds *= less, t->n_drafted *= less;
     t->starting = 1;
@@ -65,8 +65,8 @@ double sd_throughput_rate(const sd_throughput* t) {
     return fmax(rate, t->plain_rate);
 }
 
-/* Follow the speed of the machine, which is shared and changes within milliseconds: all that is learned is in
- * seconds of a machine of one speed, and so what was seen at one time can be held against another. */
+/* Follow the speed of the machine, which is shared and changes within milliseconds. All learned seconds are
+ * scaled to one speed, so measurements of different times can be compared. */
 static void follow_speed(sd_throughput* t, int n_rows, double seconds, double expected_draft_s) {
     if (t->slowness == 0.0) t->slowness = 1.0;
     if (t->starting || sd_cost_model_seen(&t->target, n_rows, n_rows) < 3.0 || expected_draft_s < 0.0) return;
@@ -78,7 +78,7 @@ static void follow_speed(sd_throughput* t, int n_rows, double seconds, double ex
 void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double rest_s,
                            double expected_draft_s) {
     follow_speed(t, n_rows, draft_s + rest_s, expected_draft_s);
-    /* The first round finds cold caches: its time is better than none only where it is a plain round's. */
+    /* The first round has cold caches: its time is only better than none for a plain round. */
     if (!t->starting || (!t->target.known && n_rows == t->n_open))
         sd_cost_model_learn(&t->target, n_rows, rest_s / t->slowness);
     t->starting = 0;

@@ -25,7 +25,7 @@ static int depth_of(const sd_tree* tree, int node) {
     return depth;
 }
 
-/* Call the caller's function of the tokens up to a node. */
+/* Call the transform with the tokens up to a node. */
 static sd_status apply_to_tokens(sd_verifier* v, const sd_verification* of, int node) {
     const sd_transform* transform = &of->options->transform;
     int n_tokens = of->n_text + depth_of(of->tree, node);
@@ -34,7 +34,7 @@ static sd_status apply_to_tokens(sd_verifier* v, const sd_verification* of, int 
     return transform->apply(transform->context, v->tokens, n_tokens, v->target.weights, v->n_vocab);
 }
 
-/* Call the caller's function of a state. */
+/* Call the transform of a state. */
 static sd_status apply_to_state(sd_verifier* v, const sd_verification* of, int node) {
     const sd_transform* transform = &of->options->transform;
     sd_state_tree* states = transform->states;
@@ -50,7 +50,7 @@ static sd_status apply_to_state(sd_verifier* v, const sd_verification* of, int n
     return status;
 }
 
-/* Let the caller change the distribution after a node; what the mask forbids keeps no probability. */
+/* Apply the transform to the distribution after a node; tokens that the mask forbids keep no probability. */
 static sd_status transform(sd_verifier* v, const sd_verification* of, int node, const sd_mask* mask) {
     sd_distribution* d = &v->target;
     for (int i = 0; i < v->n_vocab; i++) d->weights[i] = sd_prob(d, i);
@@ -63,12 +63,13 @@ static sd_status transform(sd_verifier* v, const sd_verification* of, int node, 
     d->mass = sd_kernels_get()->mass(v->n_vocab, d->weights);
     d->factor = 1.0 / d->mass;
     if (mask->words != NULL && !(d->mass > 0.0 && isfinite(d->factor)))
-        return sd_fail(SD_ERR_SETTING, "transform leaves no token that the form of the text allows");
+        return sd_fail(SD_ERR_SETTING, "transform leaves no token that the constraint allows");
     if (of->options->sampling->temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
     return SD_OK;
 }
 
-/* The model's logits are finite; after penalties and bias their maximum is not. */
+/* Fail because of settings: the model's logits are finite, but after penalties and bias their maximum is
+ * not. */
 static sd_status fail_in_settings(const sd_sampling* s, int is_masked, int n_vocab, const float* adjusted) {
     char names[SD_MESSAGE_SIZE] = "";
     size_t length = 0;
@@ -77,7 +78,7 @@ static sd_status fail_in_settings(const sd_sampling* s, int is_masked, int n_voc
         int is_last = i == SD_N_SAMPLING_FIELDS;
         if (is_last ? !is_masked : !field->changes_logits || !sd_sampling_uses(s, field)) continue;
         length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length > 0 ? " and " : "",
-                                   is_last ? "the form of the text" : field->name);
+                                   is_last ? "the constraint" : field->name);
     }
     int32_t best = sd_kernels_get()->argmax(n_vocab, adjusted);
     if (adjusted[best] < 0.0f) return sd_fail(SD_ERR_SETTING, "%s: no token is left to choose from", names);
@@ -85,7 +86,7 @@ static sd_status fail_in_settings(const sd_sampling* s, int is_masked, int n_voc
                    names, (int)best);
 }
 
-/* The tokens that may follow a node. */
+/* Find the tokens that may follow a node. */
 static sd_status find_mask(const sd_verification* of, int node, sd_mask* mask) {
     sd_constraint* constraint = of->options->constraint;
     if (constraint == NULL) return SD_OK;
@@ -112,7 +113,7 @@ sd_status sd_verifier_distribute(sd_verifier* v, const sd_verification* of, int 
     return changes->apply || changes->apply_state ? transform(v, of, node, &mask) : SD_OK;
 }
 
-/* What the callbacks of sd_verify know. */
+/* Context of the callbacks of sd_verify. */
 typedef struct walk {
     sd_verifier* verifier;
     const sd_verification* of;

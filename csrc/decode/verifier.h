@@ -1,4 +1,4 @@
-/* Verifies the tree of a sequence by the target's logits: answers what sd_verify asks about its nodes. */
+/* Verification of a sequence's tree: supplies sd_verify with the target's distributions after its nodes. */
 #pragma once
 
 #include "adjustment.h"
@@ -8,23 +8,23 @@
 #include "rng.h"
 #include "verify.h"
 
-/* The caller's own change of the target's distribution. */
+/* A user's change of the target's distribution. */
 typedef struct sd_transform {
-    /* probs [n_vocab] of the token after tokens [n_tokens] are changed in place and stay a distribution
-     * up to a factor, whose argmax is taken at temperature 0. NULL: there is none. */
+    /* Change probs [n_vocab] of the token after tokens [n_tokens] in place. The result is a distribution up
+     * to a factor; at temperature 0 its argmax is taken. NULL: none. */
     sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
     void* context; /* borrowed; must outlive the sequence */
-    /* In place of `apply`, for a change that depends on a state: probs behind state `state` of `states`. */
+    /* Instead of `apply`, for a change that depends on a state: probs after state `state` of `states`. */
     sd_status (*apply_state)(void* context, int state, double* probs, int n_vocab);
     sd_state_tree* states; /* borrowed; must outlive the sequence */
 } sd_transform;
 
-/* How a target judges the guesses for a sequence. */
+/* How a target verifies draft tokens of a sequence. */
 typedef struct sd_verifier_options {
-    const sd_sampling* sampling; /* of the target. Borrowed; must outlive the sequence */
+    const sd_sampling* sampling; /* of the target; borrowed, must outlive the sequence */
     sd_transform transform;
-    /* The form that the text must have: logits of tokens that may not come are −infinity, and a transform
-     * gives them no probability. Borrowed; must outlive the sequence. NULL: any form. */
+    /* Constraint of the text: forbidden tokens have logits of −infinity, and no probability after a
+     * transform. Borrowed, must outlive the sequence; NULL: none. */
     sd_constraint* constraint;
     sd_rule rule;
     double lenience;
@@ -35,7 +35,7 @@ typedef struct sd_verifier {
     /* scratch, taken from an arena */
     sd_distribution target; /* after the node being verified */
     int32_t* nodes;         /* [2 · max_nodes] of the rule */
-    int32_t* tokens;        /* [longest text + max_nodes] what a transform is told */
+    int32_t* tokens;        /* [longest text + max_nodes] tokens passed to a transform */
     double* uniforms;       /* [max_nodes + 1] */
     double* scratch;        /* [2 · n_vocab] of sd_standardize */
     double* residual;       /* [2 · n_vocab] of the rule */
@@ -47,28 +47,28 @@ typedef struct sd_verifier {
  * counting). */
 void sd_verifier_take(sd_verifier* verifier, sd_arena* arena, int max_nodes, int n_text);
 
-/* A tree and what the target says of it. */
+/* A tree and the target's logits for it. */
 typedef struct sd_verification {
-    const sd_verifier_options* options; /* of the sequence; borrowed, as all else */
+    const sd_verifier_options* options; /* of the sequence; borrowed, as everything below */
     const int32_t* text;                /* [n_text] up to the root */
     int n_text;
-    int n_prompt;     /* of them the prompt */
+    int n_prompt;     /* tokens of the prompt */
     sd_stream stream; /* random numbers of the sequence */
     const sd_tree* tree;
     const int32_t* node_rows; /* [tree.n_nodes] node i: logits [n_vocab] from node_rows[i] · stride on */
     const float* logits;
     ptrdiff_t stride;
-    sd_workspace* forward; /* these logits are rows of its last forward, from first_row on */
+    sd_workspace* forward; /* the logits are rows of its last forward pass, from first_row on */
     int first_row;
 } sd_verification;
 
-/* Fill the verdict (its arrays are the caller's). Each distribution that the rule asks for is made once.
- * Fails where a transform or a constraint does, where the logits of a node that is asked for are not finite,
- * and where settings leave no token or make the logit of one infinite. What is not asked for cannot fail:
- * plain decoding does not meet it. */
+/* Fill the verdict (its arrays are the caller's). Computes each distribution that the rule requests once.
+ * Fails if a transform or a constraint fails, if logits of a requested node are not finite, or if settings
+ * leave no token or make a logit infinite. Nodes that are not requested cannot fail: plain decoding never
+ * reaches them. */
 sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
 
-/* The target's distribution after a node, as the rules see it: *distribution, borrowed until another is asked
- * for. Fails as sd_verifier_run does. */
+/* The target's distribution after a node, as the rules see it: *distribution, borrowed until the next call.
+ * Fails as sd_verifier_run does. */
 sd_status sd_verifier_distribute(sd_verifier* verifier, const sd_verification* verification, int node,
                                  const sd_distribution** distribution);

@@ -1,5 +1,5 @@
-/* A tree that grows by the draft's own confidence: the best guesses so far, those that have been read and
- * those that may be. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
+/* A draft tree that grows by the draft's confidence: expand the best draft tokens, then propose the best of
+ * all. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
 #include "tree_drafter.h"
 
 #include <math.h>
@@ -8,41 +8,40 @@
 #include "drafter_policy.h"
 #include "interrupt.h"
 
-/* A guess that may become a node. */
+/* A draft token that may become a node. */
 typedef struct candidate {
     int32_t token;
-    int32_t parent;    /* the node read that it follows; 0: the root */
-    int32_t node;      /* the node read that it is; -1: it has not been read */
+    int32_t parent;    /* its parent among the nodes read; 0: the root */
+    int32_t node;      /* its own index among the nodes read; -1: not read */
     int depth;         /* 1: it follows the root */
     double confidence; /* the draft's confidence in its token */
     double value;      /* product of the confidences down to it: estimated chance that it is accepted */
 } candidate;
 
-/* The best candidates. Values never change, and a child's value never exceeds its parent's: so a candidate
- * that was dropped can never return, and the set always contains the parents of its members. */
+/* The best candidates. Values never change, and a child's value never exceeds its parent's: a dropped
+ * candidate never returns, and the set contains the parents of its members. */
 typedef struct best_first {
-    int room, n;     /* candidates that are kept, at most and now */
-    candidate* best; /* [room] in descending order of value; of equal values the earlier first */
+    int capacity, n; /* most and current number of candidates */
+    candidate* best; /* [capacity] in descending order of value; earlier ones first on ties */
 } best_first;
 
 /* Keep a candidate if it is among the best. */
 static void offer(best_first* g, candidate offered) {
-    if (g->n == g->room && !(g->n > 0 && offered.value > g->best[g->n - 1].value)) return;
-    int at = g->n < g->room ? g->n++ : g->n - 1;
+    if (g->n == g->capacity && !(g->n > 0 && offered.value > g->best[g->n - 1].value)) return;
+    int at = g->n < g->capacity ? g->n++ : g->n - 1;
     for (; at > 0 && g->best[at - 1].value < offered.value; at--) g->best[at] = g->best[at - 1];
     g->best[at] = offered;
 }
 
-/* The value of the i-th least of the best: what makes room for the i-th better one, from 0. */
+/* Value of the i-th least of the best, from 0, which the i-th better candidate replaces. */
 static double least(const best_first* g, int i) {
-    int at = g->room - 1 - i;
+    int at = g->capacity - 1 - i;
     return at >= g->n ? 0.0 : at < 0 ? g->best[0].value : g->best[at].value;
 }
 
-/* The next candidates to read, `width` at most: the best that have not been, that may be followed (depth
- * below `depth`), and whose children may be among the best. Their indices in `best`, ascending, to chosen
- * [width]. Returns how many; none if even a sure child of each would not raise the sum of the best values by
- * more than `price`. */
+/* Choose the next candidates to read, at most `width`: the best unread ones above `depth` whose children may
+ * be among the best. Writes their indices in `best`, ascending, to chosen [width]. Returns their number; 0 if
+ * even certain children would raise the sum of the best values by no more than `price`. */
 static int choose_best(const best_first* g, int width, int depth, double price, int32_t* chosen) {
     int n = 0;
     double gain = 0.0;
@@ -58,12 +57,12 @@ static int choose_best(const best_first* g, int width, int depth, double price, 
 
 typedef struct draft {
     best_first search;
-    sd_proposal read; /* the text with the tree of what has been read: more than is proposed in the end */
+    sd_proposal read; /* the text with the tree of all nodes read, more than are proposed */
     int32_t* tokens;  /* [n_reads + 1] of that tree */
     int32_t* parents; /* [n_reads + 1] */
-    int32_t* chosen;  /* [width] candidates that are read in this step; 0 for the root */
-    int32_t* reads;   /* [width] their nodes in the tree of what has been read */
-    int32_t* nodes;   /* [n_reads + 1] the proposal's node of each of these; -1: it has none */
+    int32_t* chosen;  /* [width] candidates read in this step; 0 for the root */
+    int32_t* reads;   /* [width] their nodes in the tree of nodes read */
+    int32_t* nodes;   /* [n_reads + 1] the proposal's node of each node read; -1: none */
     int n_reads;
 } draft;
 
@@ -103,13 +102,13 @@ static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
     }
 }
 
-static void open_draft(draft* f, const sd_proposal* p, int room) {
+static void open_draft(draft* f, const sd_proposal* p, int capacity) {
     f->search.n = 0;
-    f->search.room = p->budget < room ? p->budget : room;
+    f->search.capacity = p->budget < capacity ? p->budget : capacity;
     int32_t* depths = f->read.depths;
     double* path_prob = f->read.path_prob;
     f->read = *p;
-    f->read.policy = NULL; /* guesses are priced when they are proposed */
+    f->read.policy = NULL; /* the policy is asked when they are proposed */
     f->read.origins = NULL;
     f->read.depths = depths;
     f->read.path_prob = path_prob;
@@ -168,7 +167,7 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
     return 1;
 }
 
-/* Is a candidate worth a row of the target? It is certain, so it may be looked at (drafter.h). */
+/* Is a candidate worth a row of the target? It is a point mass, so its token may be looked at (drafter.h). */
 static int pays(const sd_proposal* p, int parent, const candidate* c) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[parent];
@@ -176,7 +175,7 @@ static int pays(const sd_proposal* p, int parent, const candidate* c) {
     return sd_drafter_policy_pays(p->policy, p->path_prob[parent], depth, p->tree.n_nodes - 1, chance);
 }
 
-/* The best candidates become nodes: parents come before their children. */
+/* Propose the best candidates, parents before their children. */
 static void emit(draft* f, sd_proposal* p) {
     for (int i = 1; i < f->read.tree.n_nodes; i++) f->nodes[i] = -1;
     f->nodes[0] = 0;

@@ -43,20 +43,20 @@ sd_shape sd_shape_take(sd_arena* arena, const sd_shape_options* o, int gamma) {
 }
 
 typedef struct parent {
-    int32_t shape_node; /* which it is of the shape */
-    int32_t row;        /* of the run: its logits */
+    int32_t shape_node; /* its node in the shape */
+    int32_t row;        /* its row of logits */
 } parent;
 
 typedef struct draft {
-    /* [n_nodes + 1] by nodes of the shape: the proposal's node, -1 if it was not drawn. */
+    /* [n_nodes + 1] by node of the shape: the proposal's node, -1 if it was not drawn */
     int32_t* nodes;
-    /* [n_nodes + 1] by nodes of the proposal: the first with the same tokens from the root. */
+    /* [n_nodes + 1] by node of the proposal: the first with the same tokens from the root */
     int32_t* duplicates;
-    int32_t* reads; /* [widest] nodes that are read in this step. */
-    /* [widest] nodes that get children in this step. */
+    int32_t* reads; /* [widest] nodes read in this step */
+    /* [widest] nodes that get children in this step */
     parent* parents;
     int n_reads, n_parents;
-    int first, end; /* The shape's nodes of this level. */
+    int first, end; /* the shape's nodes of this level */
 } draft;
 
 typedef struct tree_drafter {
@@ -86,7 +86,7 @@ static void lay_out(tree_drafter* d, const sd_drafting* drafting, const sd_shape
     }
 }
 
-/* The first of the nodes read in this step that has the tokens of `node` from the root; or itself. */
+/* The first node read in this step with the tokens of `node` from the root; or itself. */
 static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
     for (int i = 0; i < f->n_reads && node > 0; i++) {
         int32_t other = f->reads[i];
@@ -97,15 +97,15 @@ static int32_t duplicate_of(const draft* f, const sd_tree* tree, int32_t node) {
     return node;
 }
 
-/* Which nodes of this level get children, and so are read: as many as the budget has children for, equal ones
+/* Collect the nodes of this level that get children, and so are read: as far as the budget allows, equal ones
  * once. */
 static void collect(const tree_drafter* d, const sd_proposal* p, draft* f) {
-    int room = p->budget + 1 - p->tree.n_nodes;
+    int n_free = p->budget + 1 - p->tree.n_nodes;
     f->n_reads = f->n_parents = 0;
-    for (int s = f->first; s < f->end && room > 0; s++) {
+    for (int s = f->first; s < f->end && n_free > 0; s++) {
         int32_t node = f->nodes[s];
         if (d->shape.n_children[s] == 0 || node < 0 || !sd_proposal_may_draft(p, node)) continue;
-        room -= d->shape.n_children[s];
+        n_free -= d->shape.n_children[s];
         int32_t read = duplicate_of(f, &p->tree, node);
         f->duplicates[node] = read;
         int row = 0;
@@ -117,7 +117,7 @@ static void collect(const tree_drafter* d, const sd_proposal* p, draft* f) {
     }
 }
 
-/* Hang children on the nodes that were collected; logits: from the first row of the run on. */
+/* Add children to the collected nodes; logits: from the first row of this proposal on. */
 static sd_status grow(tree_drafter* d, sd_proposal* p, draft* f, const float* logits) {
     const sd_shape* shape = &d->shape;
     int end = f->end; /* of the level below */
@@ -186,7 +186,7 @@ static sd_tree_type tree_type_of(const sd_shape_options* shape) {
     return shape->how == SD_CHOOSE_DRAWS ? SD_TREE_DRAWS : SD_TREE_ANY;
 }
 
-/* Does it choose the most probable tokens, where others draw? Under the coupled rule it draws. */
+/* Does it take the most probable tokens instead of sampling? Under the coupled rule it samples. */
 static int is_top(const sd_drafting* drafting, const sd_shape_options* shape) {
     return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && !drafting->couples;
 }

@@ -12,11 +12,12 @@ static int played(PyObject* object, void* to) {
  * follow every row of a round that drafts. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
-    sd_shared_reading reading;
+    sd_expert_reads expert_reads;
     int n;
-    if (!PyArg_ParseTuple(args, "O&ddi", played, &a, &reading.share, &reading.fresh, &n)) return NULL;
+    if (!PyArg_ParseTuple(args, "O&ddi", played, &a, &expert_reads.share, &expert_reads.fresh, &n))
+        return NULL;
     a->drafter.n_extra = n;
-    sd_cost_model_reads(&a->throughput.target, reading);
+    sd_cost_model_reads(&a->throughput.target, expert_reads);
     return Py_NewRef(Py_None);
 }
 
@@ -25,7 +26,7 @@ PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     int n_missed = 0;
     if (!PyArg_ParseTuple(args, "O&|i", played, &a, &n_missed)) return NULL;
-    sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_extra);
+    sd_adaptive_gamma_start(a, a->throughput.target.expert_reads, a->drafter.n_extra);
     if (n_missed > 0 && sd_adaptive_gamma_paused(a))
         sd_drafter_schedule_misses(&a->drafter.schedule, n_missed);
     return Py_NewRef(Py_None);

@@ -3,10 +3,10 @@
 >>> import specdec
 >>> target, draft = specdec.embedded_pair()
 >>> out = specdec.generate(target, draft, "It was a dark and stormy night", gamma=4)
->>> print(out.figure())  # the text, a line a round, as in Figure 1 of the paper
->>> out.trace.acceptance_rate  # and every figure of the run
+>>> print(out.figure())  # the text round by round, as in Figure 1 of the paper
+>>> out.trace.acceptance_rate  # alpha, and more statistics
 
-`import specdec` needs NumPy and the C core only; everything else is imported when it is first used.
+`import specdec` needs only NumPy and the C core; everything else is imported on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec._core import __version__, available_kernels, kernels
 
-if TYPE_CHECKING:  # every public name, for type checkers
+if TYPE_CHECKING:  # all public names, for type checkers
     from specdec import checkpoints as checkpoints
     from specdec import drafts as drafts
     from specdec import errors as errors
@@ -135,7 +135,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of the package
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
@@ -144,7 +144,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of the pac
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{home}"), name)
-        globals()[name] = value  # found at once from now on
+        globals()[name] = value  # cache for the next access
         return value
 
 

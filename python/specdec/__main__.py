@@ -1,4 +1,4 @@
-"""`python -m specdec` is the command line."""
+"""`python -m specdec` runs the command line."""
 
 import sys
 
@@ -6,7 +6,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
-    """The command line, in which Ctrl-C ends the imports, too, without a traceback."""
+    """Run the command line; Ctrl-C during imports exits without a traceback."""
     try:
         from specdec.commands import program
     except KeyboardInterrupt:

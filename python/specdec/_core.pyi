@@ -1,4 +1,4 @@
-"""The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
+"""Type stubs of the C core. `specdec` re-exports everything public, with documentation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
@@ -17,31 +17,31 @@ _Doubles: TypeAlias = NDArray[np.float64]
 _Draft: TypeAlias = Model | Ngram | tuple[str, dict[str, Any]]
 """A method's name and its arguments by name, which may be such tuples themselves."""
 _FileRows: TypeAlias = tuple[Any, int, int, int, NDArray[np.int64] | None]
-"""(file, start, n_rows, row_bytes, order): rows of a matrix that are still in a file."""
+"""(file, start, n_rows, row_bytes, order): rows of a matrix in a file."""
 
 class SlotRound(NamedTuple):
-    """What a round did in one slot."""
+    """Result of a round in one slot."""
 
     slot: int
     round: Round
-    """Of a sequence that has failed: without tokens. `kept` is the number of tokens."""
+    """Without tokens if the sequence has failed. `kept` is the number of tokens."""
     error: BaseException | None
-    """Why the sequence has failed in the round."""
+    """The exception if the sequence has failed in the round."""
     complete: bool
     """Whether the text has ended because its constraint is complete."""
     n_rows: int
-    """Rows that the target was run on: nodes with equal tokens from the root are one."""
+    """Rows of the target's forward pass: nodes with equal tokens from the root share one."""
     logits: _Floats | None
     """[n_tokens, n_vocab] target logits each new token was chosen from; None unless asked for."""
     logprobs: tuple[_Doubles, _Ints, _Doubles] | None
-    """Of each new token: ln p [n], the most probable tokens [n, n_top] (-1: none), their ln p [n, n_top]."""
+    """For each new token: ln p [n], the most probable tokens [n, n_top] (-1: none), their ln p [n, n_top]."""
     origins: tuple[int, ...] | None
-    """Which draft of an ensemble each drafted node is of; None where the sequence has no prediction."""
+    """Index of the draft of each draft token in an ensemble; None for a sequence without a prediction."""
     drafts: dict[str, Any] | None
-    """In builds with test hooks, after `_keep_drafts`: what the nodes were drawn from."""
+    """In builds with test hooks, after `_keep_drafts`: the distributions that nodes were drawn from."""
 
 class BeamRecord(TypedDict):
-    """What one round of a beam search did; seconds of the draft, of the target, elsewhere."""
+    """Record of a round of a beam search; seconds of the draft, of the target, elsewhere."""
 
     n_nodes: int
     n_drafted: int
@@ -52,7 +52,7 @@ class BeamRecord(TypedDict):
     other_s: float
 
 class BeamRow(TypedDict):
-    """A hypothesis: new tokens, the stop id that ended it included; sum of ln p; whether it has ended."""
+    """A hypothesis: new tokens, including the final stop id; sum of ln p; whether it has ended."""
 
     tokens: list[int]
     score: float
@@ -67,11 +67,11 @@ class Model:
         n_threads: int = 1, target: Model | None = None, packed: Sequence[memoryview] | None = None,
         formats: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """target : whose token table or head the configuration shares, for a model that drafts for it.
+        """target : the model whose token table or head a draft's configuration shares.
 
-        packed : the writable blocks of a model of this configuration and these formats, in place of tensors.
+        packed : writable blocks of a model of this configuration and these formats, instead of tensors.
 
-        formats : of matrices, and of the table of tokens, by name: those of a GGUF file; others have `dtype`.
+        formats : GGUF formats of matrices and of the token table, by name; others have `dtype`.
         """
     def adapted(
         self,
@@ -80,38 +80,38 @@ class Model:
         *,
         n_threads: int = 1,
     ) -> Model:
-        """A model over these weights with low-rank matrices beside some of them, which it owns.
+        """A model with these weights and low-rank matrices added to some of them, which it owns.
 
-        ranks : of the tensors that are adapted, by canonical name.
+        ranks : rank of each adapted tensor, by canonical name.
 
         tensors : "NAME.down" [rank, inputs] and "NAME.up" [outputs, rank] of each.
         """
     def block_sizes(self) -> tuple[int, ...]:
-        """Bytes of the memory of the model, and of that of its encoder."""
+        """Bytes of the memory blocks of the model and its encoder."""
     def block(self, i: int, first: int, n: int, /) -> bytes:
-        """Bytes [first, first + n) of block i; a ValueError if they are not there."""
+        """Bytes [first, first + n) of block i. Raises ValueError if they do not exist."""
     def encode(self, ids: _Ids, *, n_threads: int = 1) -> _Floats:
-        """What the encoder makes of a source, after its last norm: [len(ids), d_model]."""
+        """Output of the encoder for a source, after its last norm: [len(ids), d_model]."""
     def matrix(self, name: str) -> _Floats:
-        """A packed matrix, by canonical name, as it is computed with: [n_rows, n_cols]."""
+        """A packed matrix by canonical name, with the values used in products: [n_rows, n_cols]."""
     def token_table(self) -> _Floats:
-        """The embeddings of all tokens as they are stored, before scale and norm: [n_vocab, d_model]."""
+        """The stored embeddings of all tokens, before scale and norm: [n_vocab, d_model]."""
     base: Final[Model | None]
-    """The model whose weights an adapted model has; None: it is not adapted."""
+    """The model that an adapted model builds on; None: not adapted."""
     cache_dtype: Final[CacheDtype]
     config: Final[dict[str, Any]]
     dtype: Final[Dtype | Literal["file"]]
     """Number format of the matrices; "file": those of `formats`."""
     layout: Final[int]
-    """What lies where in its blocks, as a number."""
+    """Layout of its blocks, as a number."""
     n_bytes: Final[int]
     n_parameters: Final[int]
     prefill: Final[PrefillMethod]
     prompt_slice: Final[int]
-    """Tokens of prompts that a forward reads, of one text or of several."""
+    """Tokens of prompts that a forward pass reads, of one text or several."""
 
 class Ngram:
-    """Counts of n-grams, as a trie in sorted arrays: an immutable draft that costs next to nothing."""
+    """Counts of n-grams, as a trie in sorted arrays: an immutable draft of negligible cost."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class Ngram:
         levels: tuple[tuple[NDArray[np.int64], _Ints, _Ints], ...],
         back_off: bool = False,
     ) -> None:
-        """What `specdec.drafts.Ngram` counted, checked. The arrays of levels are borrowed and kept alive.
+        """Check the counts of `specdec.drafts.Ngram`. The arrays of levels are borrowed and kept alive.
 
         unigrams : [n_vocab]; of each level, (starts, tokens, counts): [n_shorter + 1], [n_grams], [n_grams].
         """
 
 class LookAheadEmbeddings:
-    """Vectors behind a text, after which its target guesses ahead; immutable."""
+    """Vectors appended to a text, after which its target predicts ahead; immutable."""
 
     def __init__(self, embeddings: _Floats) -> None:
         """embeddings : [n_tokens, d_model], copied."""
@@ -141,16 +141,16 @@ class Recurrent:
     ) -> None:  # fmt: skip
         """config : n_vocab, n_draft_vocab, d_embed, d_hidden, n_layers; see `specdec.drafts.Recurrent`.
 
-        tokens : [n_draft_vocab] the token that each output stands for; None: output i for token i.
+        tokens : [n_draft_vocab] the token of each output; None: output i is token i.
         """
     def logits(self, ids: _Ids, /) -> _Floats:
-        """What follows each token of a text: [len(ids), n_vocab], -inf for tokens that no output is for."""
+        """Logits after each token of a text: [len(ids), n_vocab], -inf for tokens without an output."""
     dtype: Final[Dtype]
     n_bytes: Final[int]
     n_parameters: Final[int]
 
 class Eagle:
-    """A small model that drafts from the target's hidden states. Immutable; shared as a Model is."""
+    """A small model that drafts from the target's hidden states. Immutable, shared like a Model."""
 
     def __init__(
         self,
@@ -162,13 +162,13 @@ class Eagle:
     ) -> None:
         """model : with features. layers : hidden states of the target whose concatenation is a feature.
 
-        tokens : [rows of the head], the target's token of each of the draft's, all different; None: the same.
-        normed_feedback : whether guesses read what comes after the draft's last norm, not before it.
+        tokens : [rows of the head] the target's token of each of the draft's, all different; None: the same.
+        normed_feedback : draft tokens read the output after the draft's last norm, not before it.
         """
     model: Final[Model]
 
 class Heads:
-    """Heads on a target's hidden states, which guess tokens some places ahead: immutable, packed weights."""
+    """Decoding heads on a target's hidden states, each for one position ahead: immutable, packed weights."""
 
     def __init__(
         self, config: Mapping[str, int], tensors: Iterable[tuple[str, NDArray[Any], str]], *,
@@ -176,7 +176,7 @@ class Heads:
     ) -> None:  # fmt: skip
         """config : n_heads, n_blocks, see_draft_tokens, shared_output, n_draft_vocab; d_model and n_vocab.
 
-        tokens : the target's token of each of the n_draft_vocab that may be guessed; None: the same.
+        tokens : the target's token of each of the n_draft_vocab that heads predict; None: the same.
         """
     dtype: Final[Dtype]
     n_bytes: Final[int]
@@ -198,7 +198,7 @@ class Automaton:
     n_bytes: Final[int]
 
 class Translation:
-    """A model of another vocabulary than its target's, and how the two understand each other; immutable."""
+    """A draft model of another vocabulary, with the tables between it and its target; immutable."""
 
     def __init__(
         self, model: Model, target_strings: bytes, draft_strings: bytes, arrays: Mapping[str, _Ints],
@@ -206,39 +206,39 @@ class Translation:
         for_target: Callable[[str, int], Sequence[int]],
         source: Callable[[Sequence[int]], Sequence[int]] | None,
     ) -> None:  # fmt: skip
-        """target_strings, draft_strings : the bytes of all tokens, one after the other.
+        """target_strings, draft_strings : the bytes of all tokens, concatenated.
 
-        arrays : target_starts [n_target + 1] and draft_starts [n_draft + 1], where each begins; draft_of
+        arrays : target_starts [n_target + 1] and draft_starts [n_draft + 1], first byte of each; draft_of
         [n_target] and target_of [n_draft], the other side's same token, or -1; byte_tokens [256], the draft's
-        token of each byte, or -1; first and target_first, what texts of draft and target begin with.
-        target_strips, draft_strips : a space at the beginning of a text in its tokens is no text.
-        for_draft : the draft's ids of a text, and whether nothing precedes it.
-        for_target : the target's ids of a text after its first bytes, so many.
-        source : the ids that the draft's encoder reads for a source in the target's.
+        token of each byte, or -1; first and target_first, leading special tokens of draft and target.
+        target_strips, draft_strips : the tokenizer adds a space at the start, which is not part of the text.
+        for_draft : maps a text, and 1 if nothing precedes it, to the draft's ids.
+        for_target : maps a text, and a number of bytes to skip, to the target's ids.
+        source : maps the target's ids of a source to those of the draft's encoder.
         """
     def read(self, texts: Sequence[_Ids], /) -> list[int]:
-        """The draft's ids of the last of texts in the target's, as they are read one after the other."""
+        """The draft's ids of the last of texts, after retokenizing all of them in turn."""
     n_shared: Final[int]
     """Tokens that both vocabularies have."""
     encoded: Final[tuple[int, float]]
     """Calls of tokenizers so far, and their seconds."""
     shares: Final[tuple[int, float]]
-    """Distributions of the draft so far, and the sum of the shares that the target can name."""
+    """Number of the draft's distributions so far, and the summed probability of common tokens."""
 
 class SuffixTree:
-    """A suffix tree of past outputs that can be added to while sessions of several threads read it."""
+    """A suffix tree of past outputs; add to it while sessions of several threads read it."""
 
     def __init__(self, max_tokens: int, depth: int) -> None:
-        """The oldest texts leave where there would be more tokens; `depth` tokens of a suffix count."""
+        """Drop the oldest texts beyond `max_tokens`; compare `depth` tokens of a suffix."""
     def add(self, tokens: _Ints, lengths: _Ids, n_before: _Ids, /) -> None:
-        """Add texts, one after the other in tokens; one thread at a time.
+        """Add texts, concatenated in tokens; one thread at a time.
 
-        Text i has lengths[i] tokens: n_before[i] of a prompt, or of its end, and then an output.
+        Text i has lengths[i] tokens: n_before[i] at the end of a prompt, then an output.
         """
     def find(self, ids: Sequence[int], /) -> tuple[int, int]:
-        """The longest suffix of ids that an output's token follows: (length, how often)."""
+        """The longest suffix of ids before an output's token: (length, number of occurrences)."""
     def texts(self) -> tuple[_Ints, _Ints, _Ints]:
-        """The texts, the oldest first, as `add` takes them."""
+        """The texts, oldest first, as `add` takes them."""
     n_tokens: Final[int]
     n_texts: Final[int]
     n_bytes: Final[int]
@@ -246,113 +246,113 @@ class SuffixTree:
     """The highest token, at least 0."""
 
 class TokenMatrix:
-    """The most promising next tokens of every token; threads share it."""
+    """The most probable next tokens of every token; threads share it."""
 
     def __init__(self, rows: _Ints) -> None:
-        """rows : [n_vocab, k], the best first, -1 where there is none; copied."""
+        """rows : [n_vocab, k], best first, -1: none; copied."""
     def rows(self) -> _Ints:
         """A copy of the matrix, [n_vocab, k]."""
 
 class Decoder:
-    """One sequence's KV cache and scratch over a model: the forward pass, without any decoding rule."""
+    """KV cache and workspace of one sequence: the forward pass, without decoding rules."""
 
     def __init__(
         self, model: Model, *, capacity: int, max_nodes: int = 1, n_threads: int = 1, n_vocab: int = 0,
         source: _Ids | None = None, captures: Sequence[int] | None = None, input_sums: bool = False,
     ) -> None:  # fmt: skip
-        """`n_vocab`: ids of another model that this one guesses for; 0: its own.
+        """`n_vocab`: vocabulary size of another model that this one drafts for; 0: its own.
 
-        What the model lacks has the logit -inf, and is read as the model's last token. A model with an
-        encoder needs a `source`, which is encoded here; another takes none.
+        Tokens that the model lacks have the logit -inf, and are read as its last token. A model with an
+        encoder needs a `source`, which is encoded here; others take none.
 
-        `captures`: the hidden states that are kept, by how many layers come before them: 0, the embedding, to
-        n_layer, the residual stream after all layers; n_layer + 1: what the head reads.
+        `captures`: the hidden states to keep, by the number of layers before them: 0, the embedding, to
+        n_layer, the residual stream after all layers; n_layer + 1: the input of the head.
 
-        `input_sums`: sums of squares of what the row kernels multiply with matrices are kept; for one thread.
+        `input_sums`: keep sums of squares of the inputs of all matrices; needs one thread.
         """
     def prefill(
         self, ids: _Ids, *, logits: bool = False, last: bool = False, finite: bool = False
     ) -> _Floats | None:
         """Append a prompt. With ``logits``, return [len(ids), n_vocab]; with ``last``, [n_vocab] of the last.
 
-        With ``finite`` numbers that are not raise NotFiniteError, and nothing is appended.
+        ``finite``: raise NotFiniteError for numbers that are not finite, and append nothing.
         """
     def forward(self, tokens: Sequence[int], parents: Sequence[int]) -> _Floats:
         """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
     def captured(self, layer: int) -> _Floats:
         """A hidden state of `captures` [n, d_model]: committed tokens, then the last forward's nodes."""
     def input_sums(self, name: str) -> tuple[_Doubles, int]:
-        """Of a matrix by canonical name: sums of squares of its inputs [n_in], over how many rows.
+        """Sums of squares of a matrix's inputs [n_in], by canonical name, and the number of rows.
 
-        Queries, keys and values have one input; so do gate and up. The inputs of an expert are those of the
-        rows that go through it. ValueError for the name of no matrix, or of one of an encoder.
+        Queries, keys and values share an input; so do gate and up. An expert's inputs are the rows routed
+        to it. Raises ValueError unless it is a matrix outside the encoder.
         """
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
     def cut(self, n: int) -> None:
-        """Keep the first `n` tokens and no nodes; no tokens where a window has moved on past them."""
+        """Keep the first `n` tokens and no nodes; no tokens if a sliding window has moved past them."""
     n_committed: Final[int]
     """Tokens kept in the cache."""
     experts_read: Final[int]
-    """Experts that all forward passes so far have read, counted in all layers; no shared ones."""
+    """Experts read by all forward passes so far, over all layers, without shared ones."""
 
 class CachedText:
-    """The keys and values of a text; `Session.cached_text` makes it. Immutable, for any number of threads."""
+    """Keys and values of a text, made by `Session.cached_text`. Immutable, for any number of threads."""
 
     tokens: Final[_Ints]
     """The token ids of the text, [n_tokens]; a copy."""
     source: Final[_Ints | None]
-    """The ids of the source that the text has; a copy. None for a model without an encoder."""
+    """The ids of the text's source; a copy. None for a model without an encoder."""
     model: Final[Model]
     n_low: Final[int]
-    """Texts that agree with fewer tokens than these cannot begin with it: windows have moved on."""
+    """Least tokens that another text must share to begin with it: sliding windows have moved on."""
     captures: Final[tuple[int, ...]]
-    """The hidden states that it has of each token, as `Decoder` names them."""
+    """Hidden states kept of each token, as `Decoder` names them."""
     n_bytes: Final[int]
 
-class Corrections:
-    """Where a target refused a draft's guesses, and what it says there; any threads' sessions store."""
+class OnlineSamples:
+    """Positions where a target rejected draft tokens, with its distribution there; thread-safe."""
 
     def __init__(
         self, n: int, n_before: int, n_top: int, n_hidden: int = 0, everywhere: bool = False
     ) -> None:
-        """Room for `n`, of which the oldest goes first.
+        """Hold up to `n` samples; new ones replace the oldest.
 
-        n_hidden: 0, or how many floats the draft reads of a token's hidden states. everywhere: positions at
-        which the draft was right are stored too.
+        n_hidden: floats that the draft reads of a token's hidden states, or 0. everywhere: also store
+        positions at which the draft was right.
         """
     def take(self) -> dict[str, NDArray[Any]]:
-        """The corrections since the last call, the oldest first, by field; none of them stays."""
+        """Remove and return all samples by field, oldest first."""
     n: Final[int]
-    """How many there are."""
+    """Number of samples."""
 
 class Settings:
-    """How a sequence is decoded. They never change: sequences and sessions may share them."""
+    """How a sequence is decoded. Immutable: sequences and sessions may share them."""
 
     def __init__(
         self, *, max_new_tokens: int, sampling: dict[str, Any], gamma: int = ..., rule: Rule = "rejection",
         lenience: float = 1.0, draft_sampling: dict[str, Any] = ...,
         transform: Callable[[_Doubles, list[int]], _Doubles] | Any | None = None,
-        constraint: Any | None = None, stop_ids: Sequence[int] | None = None, law: str = ..., n_top: int = 0,
-        drafters: int | None = None, prediction: Sequence[int] | None = None, model: Model | None = None,
+        constraint: Any | None = None, stop_ids: Sequence[int] | None = None, logprobs_of: str = ...,
+        n_top: int = 0, drafters: int | None = None, prediction: Sequence[int] | None = None,
+        model: Model | None = None,
     ) -> None:  # fmt: skip
-        """A sequence ends with the round that gives a stop id.
+        """A sequence ends with the round that adds a stop id.
 
-        `sampling` and `draft_sampling`, by default the same, have the keys of `specdec.Sampling`, as its
-        method `core` makes them; temperature has no default.
+        `sampling` and `draft_sampling`, by default the same, are dicts from `specdec.Sampling.core`;
+        temperature has no default.
 
         `transform` is a function of (probs, tokens), or an object with the method start(tokens), whose states
         have fork(), advance(token) and are functions of probs. `constraint` has start(tokens) too, and states
-        with fork(), advance(token) and mask(): which tokens may come next, None where the text is complete.
+        with fork(), advance(token) and mask(): the tokens that may come next, None: the text is complete.
 
-        `gamma` is how many guesses a round may have where the session allows more. `drafters`: bit i says
-        whether draft i of an ensemble may guess; None: all may. `prediction` is what drafts that copy
-        predictions copy from.
+        `gamma` limits the draft tokens of a round within the session's limit. `drafters`: bit i lets draft i
+        of an ensemble draft; None: all. `prediction` is the expected output, for drafts that copy it.
 
-        `law` asks for log-probabilities of new tokens (`SlotRound.logprobs`): "model", of the target's
-        logits, or "sampling", of what is sampled from. `n_top` is how many of the most probable tokens.
+        `logprobs_of` requests log-probabilities of new tokens (`SlotRound.logprobs`): "model", from the
+        target's logits, or "sampling", from the distribution sampled from. `n_top`: number of top tokens.
 
-        `model` is whose text it is, one with an adapter over the target's weights; None: the target's.
+        `model` is the sequence's model, the target with an adapter; None: the target.
         """
 
 class Session:
@@ -363,16 +363,16 @@ class Session:
         n_threads: int, settings: Settings | None = None, max_top: int = 0, keep_logits: bool = False,
         node_budget: int = 0, adaptive_gamma: AdaptiveGamma | None = None,
     ) -> None:  # fmt: skip
-        """Make empty slots for sequences of `n_text` tokens at most, prompt and new.
+        """Create empty slots for sequences of at most `n_text` tokens, prompt and new.
 
-        All sequences have settings like `settings`: none draws guesses, couples draws, has a constraint or
-        more top tokens unless these do. None: any settings, with `max_top` top tokens at most.
+        All sequences have settings like `settings`: sampled drafts, coupled draws, constraints or more top
+        tokens need these here. None: any settings, with at most `max_top` top tokens.
 
-        `gamma` is how many guesses a sequence may have in a round. `node_budget` is how many rows the target
-        is run on in a round at most, at least one for each slot; 0: as many as gamma asks for.
+        `gamma` is the most draft tokens of a sequence in a round. `node_budget` is the most rows of the
+        target in a round, at least one for each slot; 0: no limit but gamma.
 
-        `adaptive_gamma` is new or an earlier session's: gamma, the most, is then chosen round by round
-        (decode/drafter_policy.h). What it has learned is copied.
+        `adaptive_gamma`, new or of an earlier session, chooses the number of draft tokens of each round, up
+        to gamma (decode/drafter_policy.h). The session uses a copy.
         """
     def admit(
         self, slot: int, prompt: Sequence[int], seed: tuple[int, int], settings: Settings,
@@ -380,59 +380,57 @@ class Session:
     ) -> None:  # fmt: skip
         """Give an empty slot, or that of a finished sequence, to a prompt, which must then be read.
 
-        `source` is what models with an encoder read beside it.
+        `source` is the input of a model's encoder.
         """
     def check(self, settings: Settings, /) -> None:
-        """Raise what `admit` would raise for these settings; nothing once closed. Any thread may call it."""
+        """Raise what `admit` would raise for these settings; nothing after close. Any thread may call it."""
     def prefill_slice(self) -> list[int]:
-        """Read one slice of the prompts, with target or draft; return the slots whose prompts are not in yet.
+        """Read one slice of the prompts, with target or draft; return the slots with unread prompts.
 
-        Sequences whose prompts are in may have rounds between the slices of others. Sources are encoded
-        first, equal ones once. What a prompt has in common with the beginning of another sequence's text, or
-        of its predecessor's, with the same source is copied.
+        Sequences whose prompts have been read may have rounds between slices. Sources are encoded first,
+        equal ones once. A prefix shared with another sequence, or the slot's previous one, is copied if the
+        source is the same.
         """
     def round(
         self, seconds: float = 0.0, *, until_end: bool = False, gammas: Sequence[int] | None = None
     ) -> list[SlotRound]:
-        """One round for every unfinished sequence whose prompt is in, without the GIL; [] if there is none.
+        """Run a round for every unfinished sequence whose prompt has been read, without the GIL; [] if none.
 
-        More rounds follow until `seconds` have passed, or some 64 records are there, or with `until_end` a
-        sequence has ended; not with `keep_logits`. gammas [n_sequences]: guesses of each sequence in these
-        rounds at most, where that is less than the session's gamma; -1: it takes no rounds.
+        More rounds follow until `seconds` have passed, about 64 records exist, or with `until_end` a
+        sequence has ended; not with `keep_logits`. gammas [n_sequences]: most draft tokens of each sequence
+        in these rounds, within the session's gamma; -1: no rounds.
         """
-    def swap(self, corrections: Corrections, draft: _Draft, /) -> None:
-        """Let another draft take the place of the one that is watched with `corrections`, between rounds.
+    def swap(self, samples: OnlineSamples, draft: _Draft, /) -> None:
+        """Replace the draft that is recorded with `samples`, between rounds.
 
-        It is the same method with other weights: its trees and the hidden states that it reads are of the
-        same kind. The texts so far must be read (`prefill_slice`) before the next round. Nothing has changed
-        if this fails.
+        The new one is the same method with other weights: same type of trees and hidden states. Read the
+        texts so far (`prefill_slice`) before the next round. On failure nothing has changed.
         """
     def begin_with(self, sequence: int, text: CachedText, /) -> int:
-        """Begin a prompt that is not read yet with a copy of what a text of the same source has of it.
+        """Copy the prefix of an unread prompt from a cached text with the same source.
 
-        The text is one of the target or of a model that drafts. Returns how many of the prompt's tokens are
-        there then.
+        The text is of the target or a draft model. Returns the number of prompt tokens then cached.
         """
     def cached_text(self, sequence: int, model: Model | None = None, /) -> CachedText:
-        """The keys and values of a sequence's text so far, but for its last tokens; a copy.
+        """A copy of the keys and values of a sequence's text so far, except its last tokens.
 
-        Those of the target, or of a model that drafts, where that has a cache of its own.
+        Of the target, or of a draft model with a cache of its own.
         """
     def cached_size(
         self, sequence: int, model: Model | None = None, /
     ) -> tuple[list[int], list[int] | None, int, int]:
-        """Tokens and source of this copy, the memory that it takes, and its n_low.
+        """Tokens and source of such a copy, its size in bytes, and its n_low.
 
-        Until the model has begun to read a text, they are those of the text that had the slot before.
+        Until the model begins to read a text, those of the slot's previous text.
         """
     def captures(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
-        """The hidden states that a text is kept with, for drafts that read them: `CachedText.captures`."""
+        """Hidden states cached with a text, for drafts that read them: `CachedText.captures`."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence, and read no more of its prompt."""
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
     adaptive_gamma: Final[AdaptiveGamma | None]
-    """A copy of what the session has learned of its rounds; None if it was made without."""
+    """A copy of the session's learned state; None without gamma="auto"."""
 
 class BeamSearch:
     """The rounds of a beam search, plain (no draft, or gamma 0) or by speculation (appendix A.4)."""
@@ -443,67 +441,67 @@ class BeamSearch:
         source: Sequence[int] | None = None,
     ) -> None: ...  # fmt: skip
     def prefill_slice(self) -> bool:
-        """Read a slice of the prompt with target or draft; return whether there is more to read."""
+        """Read a slice of the prompt with target or draft; return whether more remains."""
     def round(self, seconds: float = 0.0) -> list[BeamRecord]:
-        """A round, without the GIL, and more until `seconds` have passed or 64 are made. [] at the end."""
+        """Run a round without the GIL, and more until `seconds` have passed or 64 are done. [] at the end."""
     def beams(self) -> list[BeamRow]:
         """The hypotheses so far, best first."""
     def begin_with(self, text: CachedText, /) -> int:
-        """Begin the prompt, which is not read yet, with what a text of the target or of the draft has of it.
+        """Copy the prefix of the unread prompt from a cached text of the target or the draft.
 
-        The text has the search's source. Returns how many of the prompt's tokens are there then.
+        The text has the search's source. Returns the number of prompt tokens then cached.
         """
     def cached_text(self, model: Model, /) -> CachedText:
-        """The keys and values of the prompt, and of what all hypotheses have in common; a copy."""
+        """A copy of the keys and values of the prompt and the common prefix of all hypotheses."""
     def cached_size(self, model: Model, /) -> tuple[list[int], int, int]:
-        """The tokens of this copy, the memory that it takes, and its n_low."""
+        """The tokens of such a copy, its size in bytes, and its n_low."""
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
     drafts: Final[bool]
-    """Whether a draft reads the prompt: there is one, it has room for it, and it may guess."""
+    """Whether a draft reads the prompt: it exists, the prompt fits, and it may draft."""
 
 class AdaptiveGammaView(TypedDict):
-    """What gamma="auto" has learned, for rounds of one sequence; see `specdec.AdaptiveGamma.to_dict`."""
+    """Learned state of gamma="auto", for rounds of one sequence; see `specdec.AdaptiveGamma.to_dict`."""
 
     target_s: list[float]
-    """[65] seconds of a round by its guesses, without those of drafting them."""
+    """[65] seconds of a round by number of draft tokens, without drafting."""
     draft_s: list[float]
-    """[65] seconds of drafting, by steps."""
+    """[65] seconds of drafting by steps."""
     chance: list[float]
-    """[65] chance of a guess at a depth whose confidence is not known yet; the first is 1."""
+    """[65] chance of a draft token by depth, before its confidence is known; the first is 1."""
     by_confidence: list[tuple[float, float, float]]
-    """(confidence, chance at depth 1, guesses)."""
+    """(confidence, chance at depth 1, number of draft tokens)."""
     rate: float
     """Tokens per second."""
     plain_rate: float
     """Tokens per second of plain decoding."""
-    rest_left: float
-    """Tokens to come without drafting."""
+    pause_left: float
+    """Tokens until the draft's pause ends."""
 
 class AdaptiveGamma:
-    """What gamma="auto" has learned; nothing at first."""
+    """Learned state of gamma="auto"; empty at first."""
 
     def copy(self) -> AdaptiveGamma:
-        """Another one that has learned the same."""
+        """Return a copy."""
     def view(self) -> AdaptiveGammaView:
-        """What was learned, in units."""
+        """Return the learned state in units."""
 
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Every tensor a model of this configuration needs, by canonical name."""
+    """Shape of every tensor of a configuration, by canonical name."""
 
 def score_texts(
     model: Model, texts: tuple[_Ints, _Ints], n_given: _Ints, *, sources: tuple[_Ints, _Ints] | None = None,
     n_top: int = 0, n_texts: int = 0, n_threads: int = 1, done: Callable[[int], object] | None = None,
     keep: bool = False,
 ) -> tuple[_Doubles, NDArray[np.bool_], _Ints, _Doubles, CachedText | None]:  # fmt: skip
-    """ln p of the tokens of many texts, from the n_given-th on; what texts begin with is read once.
+    """ln p of the tokens of many texts, from the n_given-th on; shared prefixes are read once.
 
-    texts, sources : (ids of all, one after the other, how many of each). n_texts: contexts that are read at
-    once, 0: as many as fill a forward pass. done: called with the number of texts that have ended.
+    texts, sources : (ids of all, concatenated, and the length of each). n_texts: contexts read at once;
+    0: enough to fill a forward pass. done: called with the number of finished texts.
 
-    Returns, for all scored tokens in the order of texts, ln p, whether the token is the most probable one,
-    and of the n_top most probable tokens the ids [.., n_top] and ln p [.., n_top], the best first; and with
-    `keep`, of a single text, what was read of it.
+    Returns, for all scored tokens in the order of texts, ln p, whether the token is the most probable,
+    and ids [.., n_top] and ln p [.., n_top] of the most probable tokens, best first; with `keep`, for a
+    single text, its CachedText.
     """
 
 def distribution(
@@ -516,16 +514,16 @@ def verify(
     uniforms: _Doubles, *, rule: Rule = "rejection", lenience: float = 1.0, order: _Doubles | None = None,
     noise: _Doubles | None = None, points: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> tuple[list[int], int, list[float]]:  # fmt: skip
-    """A rule on a tree: (accepted path without the root, next token, betas).
+    """Apply a rule to a tree: (accepted path without the root, next token, betas).
 
     tokens, parents : [n_nodes]; node 0 is the root (``tokens[0]`` unused, ``parents[0] == -1``).
     target_probs : [n_nodes, n_vocab], the target after each node.
     draft_probs : [n_nodes, n_vocab], row i the distribution node i was drawn from (row 0 unused).
     uniforms : [n_nodes + 1] in [0, 1): entry i decides node i (i ≥ 1), entry n_nodes draws the final token.
-    order : [n_nodes], siblings are tried in ascending order of these (entry 0 unused).
+    order : [n_nodes] siblings are tried in ascending order of these (entry 0 unused).
     noise : [max_depth + 1, n_vocab] in [0, 1), of the rule "coupled".
-    points : (target, draft), [n_nodes] each: the rows are weights of any sum, as a session has them, and not
-        probabilities. Where a point is not -1 all mass is on that token and the row is not looked at.
+    points : (target, draft), [n_nodes] each: rows are weights of any sum, as in a session. A point other
+        than -1 has all mass, and its row is ignored.
     """
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
@@ -541,43 +539,43 @@ def available_kernels() -> list[str]:
     """Instruction sets of this machine, best first."""
 
 def quantize(rows: _Floats, type: str, *, importance: _Floats | None = None, n_threads: int = 1) -> bytes:
-    """Rows as blocks of GGUF files, one row after the other.
+    """Quantize rows to blocks of GGUF files, one row after the other.
 
     rows : [n_rows, n_in], n_in a multiple of the type's block.
-    type : "q8_0" or "q4_0", with the codes and scales of a matrix in int8 or int4; "q4_k", "q5_k" or "q6_k".
-    importance : weights of the inputs' errors, [n_in]; of types of blocks of 256.
+    type : "q8_0" or "q4_0", with the codes and scales of an int8 or int4 matrix; "q4_k", "q5_k" or "q6_k".
+    importance : [n_in] weights of the inputs' errors; for types with blocks of 256.
 
-    A ValueError for another type, other shapes, or numbers too large for "q8_0" or "q4_0".
+    Raises ValueError for another type, other shapes, or numbers too large for "q8_0" or "q4_0".
     """
 
 def checksums(data: bytes | memoryview, stretch: int = 0, *, n_threads: int = 1) -> NDArray[np.uint64]:
-    """Checksums of bytes against damage, no protection against forgery.
+    """Checksums of bytes against damage, not against forgery.
 
-    One for each stretch, a multiple of 2²⁰ bytes, the last may be shorter; at least one. 0: one for all.
+    One for each stretch, a multiple of 2²⁰ bytes (the last may be shorter); 0: one for all.
     """
 
 def processor() -> str:
-    """The name of this kind of processor: maker, family, model, stepping, what it calls itself."""
+    """Name of the processor: maker, family, model, stepping and brand string."""
 
 def kernels_digest() -> str:
-    """Which sources and compiler made the kernels: 16 hexadecimal digits."""
+    """Digest of the kernels' sources and compiler: 16 hexadecimal digits."""
 
 def thresholds() -> dict[str, list[int]]:
-    """The thresholds in use by name (kernels/kernels.h): a number of rows for each of `panel_formats`."""
+    """The thresholds in use, by name (kernels/kernels.h): rows for each of `panel_formats`."""
 
 def panel_formats() -> tuple[str, ...]:
     """Names of all number formats of packed weights, in the order of thresholds."""
 
 def own_thresholds() -> dict[str, list[int]]:
-    """Those that the instruction set in use has where none were measured."""
+    """Default thresholds of the instruction set in use."""
 
 def set_thresholds(thresholds: Mapping[str, Sequence[int]], /) -> None:
-    """Use others from now on: all of them, each 1 to 2**20. No thread may compute meanwhile."""
+    """Replace all thresholds, each 1 to 2**20. No thread may compute meanwhile."""
 
 def panel_seconds(panels: _Floats, *, dtype: str, n_rows: int, n_in: int, near: bool) -> float:
-    """Seconds in which one thread multiplies equal rows with as many packed panels as `panels` holds.
+    """Seconds of one thread to multiply equal rows with the packed panels of `panels`.
 
-    dtype : one of `panel_formats`; near : they are likely in a cache.
+    dtype : one of `panel_formats`; near : the panels are likely in a cache.
     """
 
 def product(
@@ -585,21 +583,21 @@ def product(
 ) -> _Floats:
     """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out].
 
-    The engine "rows" is the row kernels, "tiles" these in the order of tiles, for dtypes but "f32", and
-    "blas" OpenBLAS, for "f32" alone.
+    Engines: "rows", the row kernels; "tiles", the same in tile order, for all dtypes but "f32"; "blas",
+    OpenBLAS, for "f32" only.
     """
 
 def openblas() -> str:
-    """OpenBLAS's description of itself; it is loaded if it has not been. MissingLibraryError without it."""
+    """Load OpenBLAS and return its description of itself. Raises MissingLibraryError without it."""
 
 MAX_GAMMA: Final[int]
-"""Guesses of a round at most."""
+"""Most draft tokens of a sequence in a round."""
 MAX_CAPTURES: Final[int]
-"""Hidden states of the target that the drafts of a session read at most."""
+"""Most hidden states of the target that the drafts of a session read."""
 MAX_HEADS: Final[int]
-"""Heads of a draft at most."""
+"""Most heads of a draft."""
 MAX_HEAD_BLOCKS: Final[int]
-"""Residual blocks of a head at most."""
+"""Most residual blocks of a head."""
 MAX_RECURRENT_LAYERS: Final[int]
-"""Layers of a recurrent draft at most."""
+"""Most layers of a recurrent draft."""
 __version__: str

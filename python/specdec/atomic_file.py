@@ -1,4 +1,4 @@
-"""Writing a file or a folder that is there as a whole or not at all."""
+"""Atomic writing of files and folders."""
 
 from __future__ import annotations
 
@@ -16,65 +16,62 @@ from specdec.errors import InputError, shown
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the block ends, and vanishes if it fails.
-
-    It is made in the folder of `path` under an unpredictable name: no file or link of that name is followed.
-    """
+    """Open a new file, of unpredictable name, that replaces `path` when the block ends without error."""
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
-    beside = path.parent / f".{secrets.token_hex(8)}.part"
+    temporary = path.parent / f".{secrets.token_hex(8)}.part"
     with _errors_of(path):
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "wb") as file:
             yield file
         with _errors_of(path):
-            beside.replace(path)
+            temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 
 def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON, atomically."""
     with replacing(path) as file:
         file.write((json.dumps(value, indent=indent) + "\n").encode())
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails."""
+    """Make a new folder that replaces `path` when the block ends and is removed if the block fails."""
     with _errors_of(path):
         replaces = path.exists() and any(path.iterdir())
-        place = path.resolve()  # of a link, the folder that it leads to
-        new = place.with_name(f".{secrets.token_hex(8)}.part") if replaces else place
+        target = path.resolve()  # follows a link
+        new = target.with_name(f".{secrets.token_hex(8)}.part") if replaces else target
         new.mkdir(parents=True, exist_ok=not replaces)
     try:
         yield new
         if replaces:
             with _errors_of(path):
-                _exchange(new, place)
+                _exchange(new, target)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
 
 
-def _exchange(new: Path, place: Path) -> None:
-    """Rename the folder `new` to `place`, and remove the one that was there."""
-    old = place.with_name(f".{secrets.token_hex(8)}.part")
-    place.rename(old)
+def _exchange(new: Path, target: Path) -> None:
+    """Rename the folder `new` to `target`, and remove the old folder."""
+    old = target.with_name(f".{secrets.token_hex(8)}.part")
+    target.rename(old)
     try:
-        new.rename(place)
+        new.rename(target)
     except BaseException:
-        old.rename(place)
+        old.rename(target)
         raise
     shutil.rmtree(old)
 
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """An OSError of the block names `path`, not the temporary file."""
+    """Let an OSError of the block name `path` instead of the temporary file."""
     try:
         yield
     except OSError as error:

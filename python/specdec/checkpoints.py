@@ -1,4 +1,4 @@
-"""Loaders of model files, under the name by which programs import them; see `specdec.models.checkpoints`."""
+"""Public import path of the checkpoint loaders; see `specdec.models.checkpoints`."""
 
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 

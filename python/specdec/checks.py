@@ -1,7 +1,6 @@
-"""What a caller gives, checked: whatever the value is, it is taken or refused with `InputError`.
+"""Argument checks: every value is accepted or refused with `InputError`.
 
-What Python raises because an object has no such value becomes `InputError`; what the object itself raises
-comes through.
+Conversion errors become `InputError`; exceptions from an object's own code propagate.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from numpy.typing import NDArray
 from specdec.errors import InputError, SpecdecError, pass_signals_on, shown
 
 Choice = TypeVar("Choice", bound=str)
-"""A word of a Literal type."""
+"""A string of a Literal type."""
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
-"""What Python and NumPy raise where a value is not what it says it is, or does not fit a C number."""
+"""Exceptions of Python and NumPy for values that cannot be converted or do not fit a C number."""
 
 
 def as_integer(value: Any) -> int | None:
-    """The value of an integer, None for anything else; a truth value is none."""
+    """Return the value of an integer; None for anything else, bool included."""
     if type(value) is int:  # asking the abstract class takes longer
         return value
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -41,13 +40,10 @@ def as_integer(value: Any) -> int | None:
 
 
 def as_iterator(value: Any) -> Iterator[Any] | None:
-    """An iterator over a value, None for what has none or a length that is none.
-
-    What the iterator raises on the way comes through: it is an error of the caller's own code.
-    """
+    """Return an iterator over a value; None if it is not iterable or has an invalid length."""
     try:
         iterator: Iterator[Any] = iter(value)
-        length_hint(iterator)  # list() asks for it, and so for the length of a sequence
+        length_hint(iterator)  # which list() calls too
     except CONVERSION_ERRORS as error:
         pass_signals_on(error)
         return None
@@ -55,7 +51,7 @@ def as_iterator(value: Any) -> Iterator[Any] | None:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """The argument `name` as an int, at least `low` and at most `high`."""
+    """Return the argument `name` as an int in [`low`, `high`]."""
     number = as_integer(value)
     if number is None or number < low or (high is not None and number > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
@@ -64,7 +60,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Seconds to wait at most, 0 or more; None: without end."""
+    """Return a timeout in seconds, 0 or more; None means no limit."""
     if timeout is None:
         return None
     longest = threading.TIMEOUT_MAX
@@ -75,12 +71,12 @@ def check_timeout(timeout: float | None) -> float | None:
 def check_number(
     name: str, value: Any, expected: str, fits: Callable[[float], bool], verb: str = "is"
 ) -> float:
-    """The argument `name` as a float, for which `fits` is true; a truth value is none."""
+    """Return the argument `name` as a float that `fits` accepts; bool is refused."""
     number = None
     if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
         try:
             number = float.__float__(value) if isinstance(value, float) else float(value)
-        except CONVERSION_ERRORS as error:  # among others an integer that is too large
+        except CONVERSION_ERRORS as error:  # such as an integer that is too large
             pass_signals_on(error)
     if number is None or not fits(number):
         raise InputError.of(name, value, expected, verb=verb)
@@ -88,7 +84,7 @@ def check_number(
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """The argument `name` as a truth value: a bool, or 0 or 1."""
+    """Return the argument `name` as a bool; 0 and 1 are accepted."""
     if isinstance(value, bool | np.bool_) or as_integer(value) in (0, 1):
         return bool(value)
     raise InputError.of(name, value, "True or False")
@@ -101,7 +97,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Choice], *, optional: 
 def check_choice(
     name: str, value: Any, choices: Sequence[Choice], *, optional: bool = False
 ) -> Choice | None:
-    """The argument `name`, which is one of some words, or None where it is `optional`."""
+    """Return the argument `name`, one of `choices`, or None if it is `optional`."""
     if optional and value is None:
         return None
     for choice in choices:
@@ -112,7 +108,7 @@ def check_choice(
 
 
 def check_items(name: str, value: Any, expected: str) -> list[Any]:
-    """The items of an iterable argument `name`."""
+    """Return the items of the iterable argument `name`."""
     iterator = as_iterator(value)
     if iterator is None:
         raise InputError.of(name, value, expected)
@@ -120,7 +116,7 @@ def check_items(name: str, value: Any, expected: str) -> list[Any]:
 
 
 def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
-    """The argument `name` as an array of numbers of any type and shape."""
+    """Return the argument `name` as a numeric array of any dtype and shape."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -133,7 +129,7 @@ def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
 
 
 def check_real(name: str, value: Any) -> NDArray[np.float64]:
-    """The argument `name` as an array of float64, in C order; complex numbers and truth values are none."""
+    """Return the argument `name` as a C-ordered float64 array; complex and bool are refused."""
     array = check_array(name, value, "real numbers")
     if array.dtype.kind not in "fiu":
         raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
@@ -142,7 +138,7 @@ def check_real(name: str, value: Any) -> NDArray[np.float64]:
 
 
 def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) -> Path:
-    """The argument `name` as a path; ``~`` is the home folder."""
+    """Return the argument `name` as a path; ``~`` is the home folder."""
     try:
         text = os.fspath(value)
     except CONVERSION_ERRORS as reason:
@@ -155,7 +151,7 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
             raise ValueError("a path has no null character")
         location = Path(text).expanduser()
         location.exists()
-    except (OSError, RuntimeError, ValueError) as reason:  # too long, no such user, a folder that is closed
+    except (OSError, RuntimeError, ValueError) as reason:  # too long, unknown user, folder without access
         message = getattr(reason, "strerror", None) or reason
-        raise error(f"{name} {shown(text)} cannot be looked at: {message}") from reason
+        raise error(f"{name} {shown(text)} cannot be accessed: {message}") from reason
     return location

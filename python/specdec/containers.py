@@ -1,8 +1,8 @@
-"""Texts and token ids in the containers of other libraries: tensors, encodings, columns of tables.
+"""Texts and token ids in containers of other libraries: tensors, encodings, table columns.
 
-No library is imported: a container is known by what it has. `__array__` makes a tensor of PyTorch or JAX or a
-Series of pandas, "input_ids" a BatchEncoding of transformers, `ids` and `attention_mask` an Encoding of
-tokenizers.
+No library is imported; containers are recognized by their interface: `__array__` for PyTorch and JAX tensors
+and pandas Series, "input_ids" for a BatchEncoding of transformers, `ids` and `attention_mask` for an Encoding
+of tokenizers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from specdec.errors import InputError, shown, type_of
 
 
 class SupportsArray(Protocol):
-    """A tensor, or a column of a table."""
+    """A tensor or a table column."""
 
     def __array__(self) -> NDArray[Any]:
-        """The numbers in it."""
+        """Return the numbers."""
         ...
 
 
 Container: TypeAlias = SupportsArray | Mapping[str, Any]
-"""What holds texts or token ids in another library; a mapping has "input_ids"."""
+"""A container of texts or token ids from another library; a mapping has "input_ids"."""
 
 _KNOWN = (str, bytes, bytearray, list, tuple, int, float, np.generic, type(None))
 
 
 def plain(value: Any) -> Any:
-    """What a container of another library holds, as a list or an array; anything else as it is.
+    """Convert a container of another library to a list or array; return anything else unchanged.
 
-    "input_ids" are given without those that their "attention_mask" is 0 for; a tensor of one number as it.
+    "input_ids" come without those masked by "attention_mask"; a tensor with one number as that number.
     """
     if isinstance(value, _KNOWN):
         return value
@@ -49,7 +49,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> Any:
-    """As `plain`, where one text is wanted: a batch of one row is that row."""
+    """Convert like `plain` to a single text: a batch with one row becomes that row."""
     found = plain(value)
     if isinstance(found, np.ndarray) and found.ndim == 2 and len(found) == 1:
         return found[0]
@@ -59,10 +59,10 @@ def text_of(value: Any) -> Any:
 
 
 def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
-    """(the prompts in an argument, whether they came as several).
+    """Return (prompts in an argument, whether it holds several).
 
-    A text, a list of integers and an array of one dimension are one prompt; a list of texts or of token ids,
-    an array of two dimensions and a batch of another library are several.
+    A text, a list of integers and a one-dimensional array are one prompt; a list of texts or token id lists,
+    a two-dimensional array and a batch of another library are several.
     """
     expected = "text, token ids, or a list of prompts"
     value = plain(value)
@@ -78,29 +78,29 @@ def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
         raise InputError.of(name, value, expected, "an empty list")
     n_prompts = sum(isinstance(item, str | list | tuple | np.ndarray) for item in items)
     if n_prompts not in (0, len(items)):
-        raise InputError.of(name, value, "a list of either", "prompts with token ids", "mixes")
+        raise InputError.of(name, value, "a list of prompts or of token ids", "both", "mixes")
     return (items, True) if n_prompts else ([items], False)
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """A tensor as an array; one of another device is copied from there."""
+    """Convert a tensor to an array, copying it from another device if necessary."""
     if isinstance(value, np.ndarray):
         return value
     move = getattr(value, "cpu", None)
     try:
         return np.asarray(move() if callable(move) else value)
-    except (*CONVERSION_ERRORS, RuntimeError) as error:  # PyTorch raises the latter
+    except (*CONVERSION_ERRORS, RuntimeError) as error:  # RuntimeError: PyTorch
         raise InputError(f"{shown(type(value).__name__)} cannot be read as an array: {error}") from error
 
 
 def _unmasked(ids: Any, mask: Any) -> Any:
-    """Token ids [n] or [rows, n] without padding: where the mask, if there is one, is not 0."""
+    """Remove padding from token ids [n] or [rows, n]: where the mask, if any, is 0."""
     ids, mask = plain(ids), plain(mask)
     if mask is None:
         return ids
     for name, given in (("input_ids", ids), ("attention_mask", mask)):
         if not isinstance(given, list | tuple | np.ndarray):
-            raise InputError(f"{name} is {type_of(given)} where both are given; expected lists or arrays")
+            raise InputError(f"{name} is {type_of(given)}; expected lists or arrays if both are given")
     if len(ids) != len(mask):
         raise InputError(f"attention_mask has {len(mask)} entries for {len(ids)} of input_ids")
     if len(ids) and isinstance(ids[0], list | tuple | np.ndarray):

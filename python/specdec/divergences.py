@@ -1,4 +1,4 @@
-"""Names of the divergences that drafts are trained by; `drafts.learned.networks` computes them, in torch."""
+"""Names of the divergences for training drafts; `drafts.learned.networks` computes them in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named exceptions; a message says which file or argument, which field, what it is and what was expected."""
+"""Exceptions whose messages name the file or argument, the field, its value and what was expected."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _Field = TypeVar("_Field", bound="FieldError")
 _Input = TypeVar("_Input", bound="InputError")
 
 LONGEST_VALUE: Final = 200
-"""Characters of a value in a message."""
+"""Maximum length of a quoted value, in characters."""
 _LONGEST_MESSAGE: Final = 4000
-"""Characters of a message; a file may hold names of any length."""
+"""Maximum length of a message, in characters; names in a file have any length."""
 
 
 class _Repr(reprlib.Repr):
-    """Of a nested value its beginning."""
+    """Bounded ``repr`` of nested values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Repr(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """The ``repr`` of an object of any class, shortened; its type if ``repr`` fails."""
+        """Return the shortened ``repr`` of an object, or its type if ``repr`` fails."""
         try:
             text = repr(x)
         except Exception as error:
@@ -80,23 +80,19 @@ _REPR = _Repr()
 
 
 def pass_signals_on(error: BaseException) -> None:
-    """Raise an exception again if a signal handler of the program raised it.
-
-    Python runs handlers in the main thread between any two steps, so such an exception may come out of any
-    library call. It is no failure of the call, whatever its type.
-    """
+    """Re-raise an exception of a signal handler, which Python may run inside any library call."""
     if threading.current_thread() is not threading.main_thread():
         return
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    place = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_code in handlers:
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
             raise error
-        place = place.tb_next
+        trace = trace.tb_next
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code that a signal handler runs; None if it is not written in Python."""
+    """Return the code object of a signal handler; None if it is not written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     if not isinstance(handler, FunctionType | MethodType):
@@ -106,7 +102,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def shown(value: object) -> str:
-    """A value in a message: its ``repr`` on one line, shortened, or its type where that fails."""
+    """Return a value's ``repr`` on one line for a message, shortened, or its type if ``repr`` fails."""
     try:
         text = _REPR.repr(value)
     except Exception as error:
@@ -118,18 +114,18 @@ def shown(value: object) -> str:
 
 
 def as_json(value: Any) -> str:
-    """A value from a file as a message quotes it: as JSON, else as Python shows it; shortened."""
+    """Return a value as shortened JSON for a message, or as `shown` if JSON has no such type."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         return shown(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, nesting as deep as the stack
+    except (ValueError, RecursionError):  # an integer with thousands of digits, or very deep nesting
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def type_of(value: object) -> str:
-    """What a value is, in a message: "an int", or "the class Ngram" for a class itself."""
+    """Describe a value's type for a message: "an int", or "the class Ngram" for a class itself."""
     if issubclass(type(value), type):
         return f"the class {getattr(value, '__name__', 'of a value')}"
     name = type(value).__name__
@@ -137,12 +133,12 @@ def type_of(value: object) -> str:
 
 
 def number_of(n: int, noun: str) -> str:
-    """A number of things: "1 layer", "2 layers"."""
+    """Return a count with its noun: "1 layer", "2 layers"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def printable(text: str) -> str:
-    """A text of bounded length, with control characters and lone surrogates as in a string literal."""
+    """Escape control characters and lone surrogates, and bound the length."""
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} … {text[-_LONGEST_MESSAGE // 2 :]}"
     if text.isprintable():
@@ -155,7 +151,7 @@ def _is_own(frame: FrameType) -> bool:
 
 
 def warn(message: str | Warning) -> None:
-    """Issue a warning, a UserWarning if it is a text, located at the line of the user's program."""
+    """Issue a warning (a UserWarning if given a string) that points at the user's own line."""
     frame: FrameType | None = sys._getframe(1)
     level = 2  # of the function that called this one
     while frame is not None and _is_own(frame):
@@ -164,11 +160,7 @@ def warn(message: str | Warning) -> None:
 
 
 class UnusedFieldWarning(UserWarning):
-    """A checkpoint's file has fields that specdec does not know or does not apply.
-
-    `names` are those of the fields in the `file`, of nested objects with dots; the `reason` says why they
-    have no effect.
-    """
+    """Fields `names` of a checkpoint's `file` that have no effect, for a `reason`."""
 
     def __init__(self, file: object, names: Iterable[str], reason: str) -> None:
         self.file, self.names, self.reason = file, tuple(names), reason
@@ -181,16 +173,16 @@ class UnusedFieldWarning(UserWarning):
 
 
 class SpecdecError(Exception):
-    """Base of every exception that specdec raises on purpose. Its text has printable characters only.
+    """Base of every exception that specdec raises on purpose; messages are printable.
 
-    To create one while specdec handles an exception of a signal handler raises that exception instead.
+    Creating one while specdec handles an exception from a signal handler re-raises that exception instead.
     """
 
     def __init__(self, *args: object) -> None:
         handled = sys.exc_info()[1]
-        place = None if handled is None else handled.__traceback__
-        # caught here, not by a handler of the caller's that calls specdec
-        if handled is not None and place is not None and _is_own(place.tb_frame):
+        trace = None if handled is None else handled.__traceback__
+        # caught in specdec, not in a caller's except block that calls specdec
+        if handled is not None and trace is not None and _is_own(trace.tb_frame):
             pass_signals_on(handled)
         super().__init__(*args)
 
@@ -199,23 +191,23 @@ class SpecdecError(Exception):
 
 
 class FieldError(SpecdecError, ValueError):
-    """A file of a model or tokenizer is damaged, contradicts itself or lacks something."""
+    """A model or tokenizer file is damaged, inconsistent or incomplete."""
 
     file: object = None
-    """The file; None if the error does not name one."""
+    """The file, or None."""
     field: str | None = None
-    """The field, those of nested objects with dots."""
+    """The field; nested fields have dots."""
     value: object = None
-    """What the field holds."""
+    """The field's value."""
     expected: str | None = None
-    """What it may hold."""
+    """What the field should hold."""
 
     @classmethod
     def of(
         cls: type[_Field], file: object, field: str, value: object, expected: str, *,
         found: str | None = None, noun: str = "field",
     ) -> _Field:  # fmt: skip
-        """Make an error about one field's value, described as `found` instead of as JSON."""
+        """Return an error about a field; `found` describes the value, by default quoted as JSON."""
         held = as_json(value) if found is None else found
         error = cls(f"{file}: {noun} '{field}' is {held}; expected {expected}")
         error.file, error.field, error.value, error.expected = file, field, value, expected
@@ -223,86 +215,86 @@ class FieldError(SpecdecError, ValueError):
 
 
 class CheckpointError(FieldError):
-    """A checkpoint file is damaged, contradicts itself or lacks something; see `FieldError`."""
+    """A checkpoint file is damaged, inconsistent or incomplete; see `FieldError`."""
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
-    """A checkpoint, or a file it needs, is not there."""
+    """A checkpoint, or a file it needs, does not exist."""
 
 
 class UnsupportedModelError(CheckpointError):
-    """A well-formed checkpoint asks for a computation that specdec does not have."""
+    """A valid checkpoint needs a computation that specdec does not support."""
 
 
 class TokenizerError(FieldError):
-    """A tokenizer's files are damaged or missing, or the library that reads them is; see `FieldError`."""
+    """A tokenizer file is damaged or missing, or its library is not installed; see `FieldError`."""
 
 
 class VocabularyMismatchError(SpecdecError, ValueError):
-    """Target and draft do not share one vocabulary, so a draft's token has no meaning for the target."""
+    """Target and draft have different vocabularies, so the target cannot judge draft tokens."""
 
 
 class InputError(SpecdecError, ValueError):
-    """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
+    """An invalid argument: ids out of range, a prompt longer than the context, a negative gamma."""
 
     argument: str | None = None
-    """The argument; None if the error does not name one."""
+    """The argument, or None."""
     value: object = None
-    """What the caller gave."""
+    """The value that was passed."""
     expected: str | None = None
-    """What the argument takes."""
+    """What the argument accepts."""
 
     @classmethod
     def of(
         cls: type[_Input], argument: str, value: object, expected: str, found: str | None = None,
         verb: str = "is",
     ) -> _Input:  # fmt: skip
-        """Make an error about one argument's value, described as `found` instead of its ``repr``."""
+        """Return an error about an argument; `found` describes the value, by default its ``repr``."""
         error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected
         return error
 
     @classmethod
     def about(cls: type[_Input], argument: str, message: str) -> _Input:
-        """Make an error about an argument, or several, whose message says more than a value."""
+        """Return an error about one or several arguments with a message of its own."""
         error = cls(message)
         error.argument = argument
         return error
 
 
 class ContextLengthError(InputError):
-    """A prompt is longer than the texts that an engine has room for."""
+    """A prompt is longer than the context, or than an engine's slots."""
 
 
 class BusyError(SpecdecError, RuntimeError):
-    """More texts wait for a slot of an engine than its bound allows; later there may be room."""
+    """An engine's queue is full; retry later."""
 
 
 class EngineClosedError(SpecdecError, RuntimeError):
-    """An engine that is closed, or is being closed, takes no requests."""
+    """A request to an engine that is closed or closing."""
 
 
 class ConstraintError(InputError):
-    """A schema, regular expression or grammar cannot be read, is too large, or no text satisfies it."""
+    """A schema, regular expression or grammar that is invalid, too large or unsatisfiable."""
 
 
 class LearningError(SpecdecError, RuntimeError):
-    """A draft that learns while it serves has failed to; the cause is what its trainer raised."""
+    """Online training of a draft failed; ``__cause__`` is the trainer's exception."""
 
 
 class WorkerError(SpecdecError, RuntimeError):
-    """Work that was given to other processes could not be done there; the message says which, and why."""
+    """Work in another process failed; the message says which, and why."""
 
 
 class MissingPackageError(SpecdecError, ImportError):
-    """Something needs a package that is not installed; the message says how to install it.
+    """A required package is not installed; the message says how to install it.
 
-    Most are also the error of what needs it: a `CheckpointError`, a `TokenizerError` or an `InputError`.
+    Most subclasses are also a `CheckpointError`, a `TokenizerError` or an `InputError`.
     """
 
 
 class MissingLibraryError(SpecdecError, OSError):
-    """OpenBLAS, which is loaded when it is first needed, is not where it was installed or cannot be used."""
+    """OpenBLAS, loaded on first use, is missing or unusable."""
 
 
 class MissingHubError(MissingPackageError, CheckpointError):
@@ -326,13 +318,13 @@ class MissingConstraintError(MissingPackageError, InputError):
 
 
 class NotFiniteError(SpecdecError, ArithmeticError):
-    """A model computed a number that is not finite: its weights are, but their products overflow.
+    """A model computed NaN or infinity: its weights are finite, but their products overflow.
 
-    The message names the model, the first layer whose output is not finite ("the head" if only the logits are
-    not), and the position of the token, counted from 0 with the prompt. That token may be a draft token,
-    which plain decoding does not come to.
+    The message names the model, the first layer with a non-finite output ("the head" if only the logits are
+    affected) and the token's position, counted from 0 with the prompt. The token may be a draft token, which
+    plain decoding would not reach.
     """
 
     result: Any = None
-    """What `specdec.generate`, `specdec.stream` and functions that decode by them had before, as `generate`
-    returns it; texts that had not come to their end have the `finish_reason` "error"."""
+    """Results up to the error, as `specdec.generate` returns them; unfinished sequences have the
+    `finish_reason` "error". Set by `generate`, `stream` and functions that use them."""

@@ -1,4 +1,4 @@
-"""JSON, and objects read field by field: errors name source, field, value and expectation."""
+"""Typed reading of JSON objects; errors name file, field, value and expectation."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_jso
 MAX_INT: Final = 2**31 - 1
 
 MAX_TIME: Final = float(2**31)
-"""Times and shares in results are below it, so that sums of them are finite."""
-_TIME: Final = f"a finite number from 0 on, below {MAX_TIME:.0f}"
+"""Exclusive bound of times and shares in results, which keeps their sums finite."""
+_TIME: Final = f"a finite number from 0, below {MAX_TIME:.0f}"
 
 NOT_KNOWN: Final = "without effect: not known to specdec"
-"""The reason in the warning of a field that was not read."""
+"""Reason in the warning about an unread field."""
 
 REQUIRED: Final[Any] = type("_Required", (), {"__repr__": lambda _: "REQUIRED"})()
-"""Default of a field that has none."""
+"""Marks a field without default."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, which has no NaN and no infinities; raises ValueError or RecursionError."""
+    """Parse JSON, refusing NaN and infinities; raises ValueError or RecursionError."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not a JSON number")
@@ -48,7 +48,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def without_nan(value: Any) -> Any:
-    """Return the same dicts, lists and numbers with None for NaN and infinities, which JSON does not have."""
+    """Return a copy of nested dicts and lists with None for NaN and infinities."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -58,45 +58,44 @@ def without_nan(value: Any) -> Any:
     return value
 
 
-def read_json_object(path: Path, kind: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
-    """Read the object in a JSON file."""
+def read_json_object(path: Path, error_type: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
     try:
         values = parse_json(path.read_bytes())
     except FileNotFoundError as error:
-        missing = CheckpointNotFoundError if kind is CheckpointError else kind
+        missing = CheckpointNotFoundError if error_type is CheckpointError else error_type
         raise missing(f"{path}: no such file") from error
     except OSError as error:
-        raise kind(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise error_type(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise kind(f"{path}: not valid JSON: {error}") from error
+        raise error_type(f"{path}: not valid JSON: {error}") from error
     if not isinstance(values, dict):
-        raise kind(f"{path}: holds a JSON {type(values).__name__}; expected an object")
+        raise error_type(f"{path}: holds a JSON {type(values).__name__}; expected an object")
     return values
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a finite number in double precision."""
+    """Return whether a value is a finite number in double precision."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
 
 class Fields:
-    """Typed access to the object `values`, read from a `file` (empty for an object that a caller gives).
+    """Typed access to the fields of `values`, an object from `file` ("" if a caller passed it).
 
-    A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
-    records which fields were read, so that the others can be reported: see `unread`. `prefix` is its name
-    inside the file, with a trailing dot; `kind` is what errors are: CheckpointError, TokenizerError or
-    InputError.
+    Absent and ``null`` fields take their default, or are refused if it is :data:`REQUIRED`. Fields that were
+    never read can be reported, see `unread`. `prefix` is the object's name inside the file, with a trailing
+    dot; `error_type` is CheckpointError, TokenizerError or InputError.
     """
 
     _noun = "field"
 
     def __init__(
         self, values: Mapping[str, Any], file: Path | str, prefix: str = "",
-        kind: type[SpecdecError] = CheckpointError,
+        error_type: type[SpecdecError] = CheckpointError,
     ) -> None:  # fmt: skip
         self.file: Any = file
-        self._values, self._prefix, self._kind = values, prefix, kind
+        self._values, self._prefix, self._error_type = values, prefix, error_type
         if not isinstance(values, Mapping):
             self._prefix = prefix[:-1] or "values"
             raise self.error("", f"a dict, not {type_of(values)}", values)
@@ -105,34 +104,34 @@ class Fields:
         self._objects: dict[str, Fields] = {}
 
     def error(self, name: str, expected: str, *value: Any) -> SpecdecError:
-        """Return the exception for a field whose value, or whose item's `value`, is wrong."""
-        return self._error(self._kind, name, expected, *value)
+        """Return the exception for a wrong field, or for a wrong `value` inside it."""
+        return self._error(self._error_type, name, expected, *value)
 
     def unsupported(self, name: str, expected: str) -> SpecdecError:
-        """Return the exception for a field whose value is right but asks for what specdec does not have."""
+        """Return the exception for a valid field that asks for something specdec does not support."""
         return self._error(
-            UnsupportedModelError if self._kind is CheckpointError else self._kind, name, expected
+            UnsupportedModelError if self._error_type is CheckpointError else self._error_type, name, expected
         )
 
-    def _error(self, kind: type[Any], name: str, expected: str, *value: Any) -> SpecdecError:
+    def _error(self, error_type: type[Any], name: str, expected: str, *value: Any) -> SpecdecError:
         found = None if value or name in self._values else "missing"
         given, field = value[0] if value else self._values.get(name), f"{self._prefix}{name}"
-        if issubclass(kind, FieldError):
-            return kind.of(self.file, field, given, expected, found=found, noun=self._noun)
-        place = f"{self.file}: " if self.file else ""
-        return InputError.of(f"{place}{field}", given, expected, found=found)
+        if issubclass(error_type, FieldError):
+            return error_type.of(self.file, field, given, expected, found=found, noun=self._noun)
+        prefix = f"{self.file}: " if self.file else ""
+        return InputError.of(f"{prefix}{field}", given, expected, found=found)
 
     def has(self, name: str) -> bool:
-        """Whether the field is there, null or not."""
+        """Return whether the field is present, null or not."""
         return name in self._values
 
     def raw(self, name: str) -> Any:
-        """Return the value, unchecked. If the field is absent: its default (see `with_absent`), or None."""
+        """Return the unchecked value; if absent, its default (see `with_absent`) or None."""
         self._read.add(name)
         return self._values[name] if name in self._values else self._absent.get(name)
 
     def given(self, name: str) -> Any:
-        """Return the value, unchecked; a field that is not there is refused."""
+        """Return the unchecked value of a field that must be present."""
         if name not in self._values:
             raise self.error(name, "a value")
         return self.raw(name)
@@ -144,8 +143,8 @@ class Fields:
         return other
 
     def replaced(self, **values: Any) -> Fields:
-        """Return the same object with other values of some fields. A field read in one is read in both."""
-        other = Fields({**self._values, **values}, self.file, self._prefix, self._kind)
+        """Return the same object with some values replaced; both share the record of read fields."""
+        other = Fields({**self._values, **values}, self.file, self._prefix, self._error_type)
         other._absent, other._read, other._objects = self._absent, self._read, self._objects
         return other
 
@@ -154,17 +153,14 @@ class Fields:
         return dict(self._values)
 
     def same_as(self, other: Fields) -> bool:
-        """Whether both are the same JSON object."""
+        """Return whether both are equal JSON objects."""
         try:
             return self._values == other._values
         except RecursionError as error:
             raise CheckpointError(f"{self.file}: field '{self._prefix}' is nested too deeply") from error
 
     def unread(self, harmless: Container[str] = ()) -> list[str]:
-        """Return the fields that were not read, with dots for those of nested objects that were opened.
-
-        Fields that are null count as absent. Names in `harmless`, at any depth, are left out.
-        """
+        """Return unread non-null fields, dotted if nested, except names in `harmless` at any depth."""
         found: list[str] = []
         for name, value in self._values.items():
             if value is None or name in harmless:
@@ -176,26 +172,26 @@ class Fields:
         return found
 
     def warn_of_unread(self, harmless: Container[str] = ()) -> None:
-        """Warn of the fields that were not read; see `unread`."""
+        """Warn about unread fields; see `unread`."""
         if names := self.unread(harmless):
             warn(UnusedFieldWarning(self.file, names, NOT_KNOWN))
 
     def skip(self, *names: str) -> None:
-        """Count fields as read, all of them if none is named: their values do not matter here."""
+        """Mark fields, by default all of them, as read."""
         self._read.update(names or self._values)
 
     def skip_false(self, *names: str) -> None:
-        """Count those of the fields as read that are false."""
+        """Mark the named fields that are false as read."""
         self._read.update(name for name in names if self._values.get(name) is False)
 
     def require(self, name: str, wanted: Any, *, because: str) -> None:
-        """Refuse any value but `wanted` (absent and null are fine)."""
+        """Refuse any value but `wanted`, null or an absent field."""
         value = self.raw(name)
         if value is not None and value != wanted:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 
     def _checked(self, name: str, default: Any, expected: str, fits: Callable[[Any], bool]) -> Any:
-        """Return the value, which `fits` takes, or the default where the field is absent or null."""
+        """Return a value that `fits` accepts, or the default if the field is absent or null."""
         value = self.raw(name)
         if value is None and default is not REQUIRED:
             return default
@@ -204,14 +200,14 @@ class Fields:
         return value
 
     def check_version(self, name: str, version: int) -> None:
-        """Refuse an object of another version of its format, or of something else."""
+        """Refuse another format version."""
         if as_integer(self.given(name)) != version:
             raise self.error(name, f"{version}, the version that this specdec reads")
 
     def integer(
         self, name: str, *, minimum: int = 1, maximum: int | None = MAX_INT, default: Any = REQUIRED
     ) -> Any:
-        """Return a whole number of [minimum, maximum]."""
+        """Return an integer in [minimum, maximum]."""
 
         def fits(value: Any) -> bool:
             number = as_integer(value)
@@ -227,7 +223,7 @@ class Fields:
 
     def amount(self, name: str, default: Any = REQUIRED, *, below: float = math.inf) -> Any:
         """Return a finite number, at least 0 and less than `below`."""
-        expected = "a finite number from 0 on" + (f", below {below:.0f}" if below < math.inf else "")
+        expected = "a finite number from 0" + (f", below {below:.0f}" if below < math.inf else "")
         return self._checked(name, default, expected, lambda x: is_finite(x) and 0 <= x < below)
 
     def boolean(self, name: str, *, default: Any = REQUIRED) -> Any:
@@ -235,11 +231,11 @@ class Fields:
         return self._checked(name, default, "true or false", lambda x: isinstance(x, bool))
 
     def text(self, name: str, *, default: Any = REQUIRED) -> Any:
-        """Return a text."""
-        return self._checked(name, default, "a text", lambda x: isinstance(x, str))
+        """Return a string."""
+        return self._checked(name, default, "a string", lambda x: isinstance(x, str))
 
     def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
-        """Return one of the texts in `choices`, translated by it."""
+        """Return what `choices` maps the string to."""
         expected = "one of " + ", ".join(repr(choice) for choice in choices)
         value = self._checked(name, default, expected, lambda x: isinstance(x, str))
         if value not in choices:
@@ -247,19 +243,19 @@ class Fields:
         return choices[value]
 
     def object(self, name: str) -> Fields | None:
-        """Return an object inside this one; None if absent, null or empty."""
+        """Return a nested object; None if absent, null or empty."""
         return None if self.raw(name) in (None, {}) else self.inner(name)
 
     def inner(self, name: str) -> Fields:
-        """Return an object inside this one, which must be there."""
+        """Return a nested object, which must be present."""
         value = self._checked(name, REQUIRED, "an object", lambda x: isinstance(x, Mapping))
         if name not in self._objects:
-            self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._kind)
+            self._objects[name] = Fields(value, self.file, f"{self._prefix}{name}.", self._error_type)
         return self._objects[name]
 
     def empty(self, name: str) -> Fields:
-        """Return an object without fields, for messages that speak of `name` inside this one."""
-        return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._kind)
+        """Return an empty nested object, whose messages name `name`."""
+        return Fields({}, self.file, f"{self._prefix}{name}." if name else self._prefix, self._error_type)
 
     def items(self, name: str, expected: str = "a list") -> list[Any]:
         """Return a list."""
@@ -268,17 +264,17 @@ class Fields:
     def inner_items(self, name: str) -> list[Fields]:
         """Return a list of objects."""
         items = enumerate(self.items(name))
-        return [Fields(item, self.file, f"{self._prefix}{name}[{i}].", self._kind) for i, item in items]
+        return [Fields(item, self.file, f"{self._prefix}{name}[{i}].", self._error_type) for i, item in items]
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts."""
+        """Return a list of strings."""
         items = self.items(name)
         if not all(isinstance(item, str) for item in items):
-            raise self.error(name, "a list of texts")
+            raise self.error(name, "a list of strings")
         return items
 
     def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> list[int]:
-        """Return a list of whole numbers of [minimum, maximum]."""
+        """Return a list of integers in [minimum, maximum]."""
         found = []
         for i, item in enumerate(self.items(name)):
             number = as_integer(item)
@@ -291,7 +287,7 @@ class Fields:
         self, name: str, length: int | None = None, expected: str = "a finite number above 0",
         fits: Callable[[Any], bool] = lambda item: item > 0,
     ) -> list[float]:  # fmt: skip
-        """Return a list of `length` numbers that `fits` takes, as `expected` says."""
+        """Return a list of `length` numbers that `fits` accepts; `expected` describes them."""
         items = self.items(name)
         if length is not None and len(items) != length:
             raise self.error(name, f"a list of {length} items, each {expected}")
@@ -305,17 +301,13 @@ class Fields:
         return self.numbers(name, None, _TIME, lambda item: 0 <= item < MAX_TIME)
 
     def rows_of_amounts(self, name: str) -> list[list[float]]:
-        """Return a list of lists of such numbers."""
+        """Return a list of lists of numbers as in `amounts`."""
         rows = {f"{name}[{i}]": row for i, row in enumerate(self.items(name))}
-        inner = Fields(rows, self.file, self._prefix, self._kind)
+        inner = Fields(rows, self.file, self._prefix, self._error_type)
         return [inner.amounts(row) for row in rows]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
-        """Return one id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
-
-        Ids outside the vocabulary, as ``transformers`` writes them for small models, are left out, and
-        `outside` gets a description of the field.
-        """
+        """Return the ids below `n_vocab` in a field such as ``eos_token_id``; report others in `outside`."""
         value = self.raw(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
@@ -327,11 +319,10 @@ class Fields:
 
 
 def _whole(minimum: int, maximum: int | None) -> str:
-    most = "on" if maximum is None else f"to {maximum}"
-    return f"a whole number from {minimum} {most}"
+    return f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
 
 
 class MetadataFields(Fields):
-    """The metadata of a GGUF file."""
+    """Metadata of a GGUF file."""
 
     _noun = "metadata field"

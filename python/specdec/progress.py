@@ -1,4 +1,4 @@
-"""Progress bars, where tqdm is installed."""
+"""Progress bars by tqdm, if installed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from specdec.checks import check_flag
 from specdec.errors import MissingProgressError
 
-_LARGE = 200_000_000  # bytes; less is there before a bar is read
+_LARGE = 200_000_000  # bytes; smaller files need no bar
 
 
 def progress_bar(total: int, unit: str, **options: Any) -> Any:
-    """A bar of tqdm."""
+    """Make a tqdm bar."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -26,7 +26,7 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
 
 @contextmanager
 def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[..., object]]:
-    """A function to be told how many more are done, and a note, which a bar shows if it is wanted."""
+    """Yield a function that advances a progress bar, with an optional note, if one is wanted."""
     if not check_flag("progress", wanted):
         yield lambda n, note="": None
         return
@@ -42,9 +42,9 @@ def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[..., objec
 
 @contextmanager
 def reading(n_bytes: int, what: str, progress: bool | None) -> Iterator[Callable[[int], object]]:
-    """A function to be told how many bytes are done with, which a bar shows.
+    """Yield a function that advances a bar by a number of bytes.
 
-    `progress` is what the caller asks for; None: a bar for much to read, in a terminal, with tqdm installed.
+    `progress` None: show a bar for large files, in a terminal, if tqdm is installed.
     """
     if progress is None:
         in_terminal = sys.stderr is not None and sys.stderr.isatty()

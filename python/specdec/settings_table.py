@@ -1,6 +1,6 @@
-"""Rows of the table of settings: dataclass fields that know their check, their help and where they apply.
+"""Rows of the settings table: dataclass fields with their check, help and scope.
 
-The table itself is `specdec.DecodingOptions` with `specdec.Sampling`, which it extends: a field is a row.
+The table itself is `specdec.DecodingOptions`, which extends `specdec.Sampling`: each field is a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 elif sys.version_info >= (3, 11):
     from typing import Unpack
 else:
-    from typing import Optional as Unpack  # to be subscripted where types are read at run time
+    from typing import Optional as Unpack  # subscriptable at run time
 
 __all__ = [
     "DOORS", "Scope", "Setting", "Unpack", "check_settings", "choice", "flag", "integer", "number", "other",
@@ -27,8 +27,8 @@ __all__ = [
 ]  # fmt: skip
 
 Scope: TypeAlias = Literal["text", "engine", "batch", "samples", "logits", "display"]
-"""What a setting belongs to: one text, all texts of an engine, how texts are batched, how many samples there
-are, whether logits are kept, or what the caller's terminal shows."""
+"""Scope of a setting: one text, all texts of an engine, batching, the number of samples, kept logits, or the
+terminal."""
 
 DOORS: Final[Mapping[str, tuple[Scope, ...]]] = {
     "generate": ("text", "engine", "batch", "samples", "logits", "display"),
@@ -37,7 +37,7 @@ DOORS: Final[Mapping[str, tuple[Scope, ...]]] = {
     "astream": ("text", "engine", "batch"),
     "submit": ("text", "samples"),
 }
-"""The functions that take settings as keyword arguments, and the scopes of those that each takes."""
+"""Functions that take settings as keyword arguments, with the scopes that each accepts."""
 
 
 @dataclass(frozen=True)
@@ -45,40 +45,41 @@ class Setting:
     """One row of the table."""
 
     default: Any
-    """Of every function that takes the setting. A setting whose default is None may be None."""
+    """Default in every function. A setting whose default is None may be None."""
     check: Callable[[str, Any], Any]
-    """``check(name, value)`` returns the value as it is kept, or raises `InputError`."""
+    """``check(name, value)`` returns the validated value, or raises `InputError`."""
     scope: Scope = "text"
-    kind: type | None = None
-    """The type of a flag's value on the command line: int, float or str. None: it is not a plain value."""
+    value_type: type | None = None
+    """Type of a flag's value on the command line: int, float or str. None: not a plain value."""
     help: str = ""
-    """One line for the command line and for the description of the server's field."""
+    """One line for the command line and the server's field description."""
     flag: str = ""
-    """The placeholder of the value in the command's help; empty where there is no such flag."""
+    """Placeholder of the value in the command's help; empty without a flag."""
     many: bool = False
     """Whether the value is a list: a flag that may be repeated."""
     served: tuple[float, float] | None = None
-    """The least and the largest value that a server takes from its clients; None: it has no such field."""
+    """(smallest, largest) value that a server accepts from clients; None: no such field."""
     neutral: Any = None
-    """The value that the core gets for None."""
+    """Value passed to the core for None."""
     truncates: bool = False
-    """Whether the setting drops tokens by their probability, which changes nothing of the argmax."""
+    """Whether the setting drops tokens by their probability, which does not affect the argmax."""
 
     def row(self) -> Any:
-        """The dataclass field of this row."""
+        """Return the dataclass field of this row."""
         return field(default=self.default, metadata={"setting": self})
 
 
 def number(default: float | None, expected: str, fits: Callable[[float], bool], **more: Any) -> Any:
-    """A row whose value is a float for which `fits` is true."""
+    """Make a row whose value is a float for which `fits` is true."""
     expected += ", or None" if default is None else ""
-    return Setting(default, lambda name, x: check_number(name, x, expected, fits), kind=float, **more).row()
+    more["value_type"] = float
+    return Setting(default, lambda name, x: check_number(name, x, expected, fits), **more).row()
 
 
 def integer(
     default: int | None, low: int, high: int | None = None, *, optional: bool = False, **more: Any
 ) -> Any:
-    """A row whose value is an int from `low` to `high`, or None if it is `optional` or None by default."""
+    """Make a row whose value is an int from `low` to `high`, or None if `optional` or the default."""
     optional = optional or default is None
     expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
     expected += ", or None" if optional else ""
@@ -91,26 +92,26 @@ def integer(
             raise InputError.of(name, value, expected)
         return found
 
-    return Setting(default, check, kind=int, **more).row()
+    return Setting(default, check, value_type=int, **more).row()
 
 
 def flag(**more: Any) -> Any:
-    """A row whose value is a truth value, False by default."""
+    """Make a row whose value is a bool, False by default."""
     return Setting(False, check_flag, **more).row()
 
 
 def choice(default: str, words: tuple[str, ...], **more: Any) -> Any:
-    """A row whose value is one of some words."""
-    return Setting(default, lambda name, x: check_choice(name, x, words), kind=str, **more).row()
+    """Make a row whose value is one of some words."""
+    return Setting(default, lambda name, x: check_choice(name, x, words), value_type=str, **more).row()
 
 
 def other(default: Any, check: Callable[[str, Any], Any] | None = None, **more: Any) -> Any:
-    """A row of another kind with a check of its own; without one the class checks the value with others."""
+    """Make a row with a custom check; without one the class checks the value together with others."""
     return Setting(default, check or (lambda name, x: x), **more).row()
 
 
 def table_of(table: Any, door: str | None = None) -> Mapping[str, Setting]:
-    """The rows of a dataclass by name: all, or those that one of `DOORS` takes."""
+    """Return the rows of a dataclass by name: all, or those that one of `DOORS` accepts."""
     return _rows(table, door)
 
 
@@ -123,7 +124,7 @@ def _rows(table: Any, door: str | None) -> Mapping[str, Setting]:
 
 
 def check_settings(given: Any) -> None:
-    """Check every value of a frozen dataclass of rows; keep the checked values in place of those given."""
+    """Validate every value of a frozen dataclass of rows, and replace the values by the validated ones."""
     for name, row in table_of(type(given)).items():
         value = getattr(given, name)
         if value is not row.default:

@@ -1,4 +1,4 @@
-"""A small table, for terminals, Markdown and notebooks, and results that are shown as tables."""
+"""`Table` for terminals, Markdown and notebooks, and base classes of results shown as tables."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from specdec.fields import without_nan
 
 _MARK: Final = " !"
 _FOOTNOTE: Final = (
-    "! an error of measurement, as on a busy machine: the target takes at least as long to verify several "
-    "tokens as to compute one"
+    "! measurement error, for example on a busy machine: verifying several tokens takes at least as "
+    "long as computing one"
 )
 
 Column: TypeAlias = tuple[str, Callable[[Any], str]]
-"""The head of a column, and the function that makes its cell of a row."""
+"""(head of a column, function from a row to its cell)."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells that are text already; control characters of a caller's file are shown as such.
+    """A table of text cells; control characters are made visible.
 
-    Each of the `rows` is as long as the `head`. The first column is aligned left, the others right.
-    `optional` are columns that a narrow terminal does without, the one to keep longest first.
+    Each of the `rows` is as long as the `head`. The first column is left-aligned, the others right-aligned.
+    `optional` are the columns to drop on narrow terminals, the most important first.
     """
 
     title: str
@@ -43,12 +43,12 @@ class Table:
     def of(
         cls, title: str, rows: Iterable[Any], columns: Sequence[Column], optional: tuple[int, ...] = ()
     ) -> Table:
-        """A table with a line for each of `rows`."""
+        """Make a table with a line for each of `rows`."""
         body = [tuple(cell(row) for _, cell in columns) for row in rows]
         return cls(title, tuple(head for head, _ in columns), body, optional)
 
     def text(self, width: int | None = None) -> str:
-        """In columns; those of `optional` are left out, the last first, until a line fits a given `width`."""
+        """Format in columns, dropping `optional` ones, least important first, until lines fit `width`."""
         cells = [[printable(cell) for cell in row] for row in (self.head, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         shown = list(range(len(self.head)))
@@ -63,22 +63,22 @@ class Table:
             lines.append("  ".join(line).rstrip())
         if len(shown) < len(self.head):
             left_out = [name for i, name in enumerate(self.head) if i not in shown]
-            lines.append(f"(columns left out: {', '.join(left_out)}; a wider terminal or --json has them)")
+            lines.append(f"(hidden columns: {', '.join(left_out)}; a wider terminal or --json has them)")
         return "\n".join(lines)
 
     @property
     def has_marks(self) -> bool:
-        """Whether a cell is marked as an error of measurement, see `marked`."""
+        """Whether a cell is marked as a measurement error, see `marked`."""
         return any(_MARK in cell for row in self.rows for cell in row[1:])
 
     def markdown(self) -> str:
-        """With pipes, the title in bold above."""
+        """Format as Markdown, with the title in bold above."""
         rule = "|".join(["---", *["---:"] * (len(self.head) - 1)])
         lines = [f"**{self.title}**", "", _piped(self.head), f"|{rule}|", *map(_piped, self.rows)]
         return "\n".join(lines)
 
     def html(self) -> str:
-        """A fragment; the page's own style sets it."""
+        """Format as an HTML fragment without styles."""
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.head)
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
         title = "<br>".join(map(escape, self.title.splitlines()))
@@ -86,27 +86,27 @@ class Table:
 
 
 class Tabular(ABC):
-    """A dataclass that is shown as its tables, in terminals and notebooks."""
+    """Base class of a dataclass shown as tables in terminals and notebooks."""
 
     __slots__ = ()
     _not_in_dict: ClassVar[tuple[str, ...]] = ()
-    """Fields that `to_dict` leaves out."""
+    """Fields that `to_dict` omits."""
 
     @abstractmethod
     def tables(self) -> list[Table]:
-        """All that is shown."""
+        """Return all tables."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON: None for NaN and infinities."""
+        """Return everything as plain dicts, lists and numbers for JSON: None for NaN and infinities."""
         return {name: value for name, value in record(self).items() if name not in self._not_in_dict}
 
     def markdown(self) -> str:
-        """The tables in Markdown."""
+        """Format the tables as Markdown."""
         tables = self.tables()
         return "\n\n".join([*(table.markdown() for table in tables), *_footnotes(tables)])
 
     def plain_text(self, width: int | None = None) -> str:
-        """The tables for lines of so many characters, see `Table.text`."""
+        """Format the tables for lines of `width` characters, see `Table.text`."""
         tables = self.tables()
         return "\n\n".join([*(table.text(width) for table in tables), *_footnotes(tables)])
 
@@ -123,21 +123,21 @@ class Tabular(ABC):
 
 
 class OneTable(Tabular):
-    """A dataclass that is shown as one table."""
+    """Base class of a dataclass shown as one table."""
 
     __slots__ = ()
 
     @abstractmethod
     def table(self) -> Table:
-        """What is shown."""
+        """Return the table."""
 
     def tables(self) -> list[Table]:
-        """The one `table`."""
+        """Return the one `table`."""
         return [self.table()]
 
 
 def marked(text: str, invalid: object) -> str:
-    """A number for a table, with a mark if it is an error of measurement; a footnote explains the mark."""
+    """Mark a number if it is a measurement error; a footnote explains the mark."""
     return f"{text}{_MARK}" if invalid else text
 
 
@@ -146,33 +146,33 @@ def _footnotes(tables: Sequence[Table]) -> list[str]:
 
 
 def or_dash(value: float | None, spec: str, unit: str = "", none: str = "–") -> str:
-    """The number with its unit, or a dash where there is none."""
+    """Format a number with its unit, or a dash for None and NaN."""
     return none if value is None or math.isnan(value) else f"{value:{spec}}{unit}"
 
 
 def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
-    """The ends of an interval, or a dash where there is none."""
+    """Format the ends of an interval, or a dash."""
     if low is None or high is None or math.isnan(low):
         return "–"
     return f"{low:{spec}} to {high:{spec}}"
 
 
 def figure(head: str, name: str, spec: str, unit: str = "", none: str = "–") -> Column:
-    """A column of a figure of the rows."""
+    """Return a column for a numeric attribute of the rows."""
     return head, lambda row: or_dash(getattr(row, name), spec, unit, none)
 
 
 def bounds(head: str, name: str, spec: str = ".3f") -> Column:
-    """A column of the interval of a figure, the attributes `name`_low and `name`_high of the rows."""
+    """Return a column for an interval, the attributes `name`_low and `name`_high of the rows."""
     return head, lambda row: interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), spec)
 
 
 def tables_by_position(
     title: str, head: tuple[str, ...], rows: Sequence[tuple[Any, ...]], spec: str
 ) -> list[Table]:
-    """A table with a column for each position; [] where there is none.
+    """Return a table with a column per position; [] if there are none.
 
-    `rows` end with the numbers of their positions, and `head` names what is before them.
+    `rows` end with the numbers of their positions; `head` names the cells before them.
     """
     n_positions = max((len(numbers) for *_, numbers in rows), default=0)
     if not n_positions:
@@ -185,7 +185,7 @@ def tables_by_position(
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, arrays, tuples and paths as what JSON has; None for NaN and infinities."""
+    """Convert dataclasses, arrays, tuples and paths to JSON types; None for NaN and infinities."""
     if callable(as_dict := getattr(value, "to_dict", None)):
         return as_dict()
     if is_dataclass(value):
@@ -200,12 +200,12 @@ def plain(value: Any) -> Any:
 
 
 def record(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as what JSON has."""
+    """Convert a dataclass's fields to JSON types."""
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:
-    """A `pandas.DataFrame` with a row for each dict, with these columns or those of the dicts."""
+    """Return a `pandas.DataFrame` with a row per dict, and these columns or those of the dicts."""
     try:
         import pandas
     except ImportError:
@@ -215,9 +215,9 @@ def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = N
 
 
 def figures_frame(rows: Sequence[Any], *properties: str) -> Any:
-    """A `pandas.DataFrame` with the figures of dataclasses, and these properties of them; NaN for None.
+    """Return a `pandas.DataFrame` of dataclasses' numbers and these properties; NaN for None.
 
-    Of tokens per second it has the median, of a `Speedup` its columns; other tuples are left out.
+    Tokens per second become their median, a `Speedup` its columns; other tuples are omitted.
     """
     lines = []
     for row in rows:

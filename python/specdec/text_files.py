@@ -1,4 +1,4 @@
-"""Files that a caller names: their texts, and errors that name them."""
+"""Reading files that a caller names, with errors that name them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from specdec.errors import InputError, SpecdecError
 
 @contextmanager
 def reading(path: Path, error: type[SpecdecError]) -> Iterator[None]:
-    """Turn an OSError of the block into one of the class `error` that names a file or folder."""
+    """Turn an OSError of the block into an `error` that names the path."""
     try:
         yield
     except SpecdecError:
         raise
-    except OSError as cause:  # such as a folder that may not be searched
+    except OSError as cause:  # such as a folder without access
         raise error(f"{path}: cannot be read: {cause.strerror or cause}") from cause
 
 
 def read_text_file(
     path: Path, expected: str, *, name: str | None = None, error: type[SpecdecError] = InputError
 ) -> str:
-    """The text of a file, which must be UTF-8 and hold what is `expected`; else an `error`.
-
-    `name` is the argument or option that named the file.
-    """
+    """Return the text of a UTF-8 file; messages name what is `expected` and the argument `name`."""
     file = f"{path}" if name is None else f"{name}: {path}"
     try:
         return path.read_text(encoding="utf-8")
@@ -36,5 +33,5 @@ def read_text_file(
         raise error(f"{file}: cannot be read: {cause.strerror or cause}; expected {expected}") from cause
     except UnicodeDecodeError as cause:
         raise error(
-            f"{file}: is no UTF-8: {cause.reason} at byte {cause.start}; expected {expected}"
+            f"{file}: is not UTF-8: {cause.reason} at byte {cause.start}; expected {expected}"
         ) from cause

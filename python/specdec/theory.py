@@ -1,19 +1,19 @@
-"""What the papers' formulas predict, as functions of plain arrays.
+"""Formulas of the papers, as functions of numbers or arrays.
 
 Sections, theorems and tables are those of Leviathan et al., arXiv 2211.17192. Arguments are numbers or arrays
-that broadcast against each other; numbers give a float, arrays an ndarray of float64. A NaN among them gives
-NaN, save with gamma 0, where plain decoding needs neither alpha nor cost. These arguments occur in several
-functions; one that is out of its range raises `InputError`, as do shapes that do not fit:
+that broadcast; numbers give a float, arrays an ndarray of float64. NaN gives NaN, except at gamma 0, where
+plain decoding needs neither alpha nor cost. Values out of range and shapes that do not broadcast raise
+`InputError`. Common arguments:
 
 target_probs, draft_probs : array_like, [..., n_vocab]
-    Distributions along the last axis, both after their own standardization, with sum 1 within 1e-6. Results
-    have the shape of the leading axes.
+    Distributions along the last axis, both standardized, with sum 1 within 1e-6. Results have the shape of
+    the leading axes.
 alpha : array_like, in [0, 1]
     The mean acceptance rate (Corollary 3.6).
 gamma : array_like, at least 0
-    Drafted tokens a round; a mean over rounds need not be an integer.
+    Draft tokens per round; a mean over rounds need not be an integer.
 cost : array_like, at least 0
-    The cost coefficient c (Definition 3.7): time of one run of the draft over that of one run of the target.
+    The cost coefficient c (Definition 3.7): time of a draft step over the time of a target forward pass.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-_MAX_GAMMA = 1_000_000  # of `optimal_gamma`, which computes with all gammas at once
-_SUM_TOLERANCE = 1e-6  # how far a distribution's sum may be from 1; float32 softmax rows pass
+_MAX_GAMMA = 1_000_000  # limit for `optimal_gamma`, which evaluates all gammas at once
+_SUM_TOLERANCE = 1e-6  # tolerance of a distribution's sum; float32 softmax rows pass
 
 
 # ------------------------------------------------------------------------------- acceptance (3.2, A.2, A.5)
@@ -46,10 +46,10 @@ _SUM_TOLERANCE = 1e-6  # how far a distribution's sum may be from 1; float32 sof
 def acceptance_rate(
     target_probs: ArrayLike, draft_probs: ArrayLike, *, lenience: ArrayLike = 1.0
 ) -> float | Array:
-    """Chance β that a token drawn from the draft is accepted, Theorem 3.5: Σ min(target, draft).
+    """Probability β that a token drawn from the draft is accepted, Theorem 3.5: Σ min(target, draft).
 
-    With a `lenience` l in (0, 1], broadcast against the leading axes, it is Σ min(target / l, draft)
-    (appendix A.5); 1 is the exact rule.
+    With a `lenience` l in (0, 1], broadcast against the leading axes: Σ min(target / l, draft) (appendix
+    A.5); 1 is the exact rule.
     """
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
@@ -57,18 +57,18 @@ def acceptance_rate(
     with np.errstate(over="ignore"):  # a tiny lenience
         lenient = target / leniences[..., None]
     overlap = np.minimum(lenient, draft).sum(axis=-1)
-    return _plain(np.minimum(1.0, overlap))  # equal rows may overlap by a rounding more than 1
+    return _plain(np.minimum(1.0, overlap))  # rounding may exceed 1 for equal rows
 
 
 def greedy_acceptance_rate(
     target_probs: ArrayLike, draft_probs: ArrayLike, *, lenience: float = 1.0
 ) -> float | Array:
-    """Chance that a draft's token is accepted when the target decodes by argmax (appendix A.5).
+    """Probability that a draft token is accepted when the target decodes by argmax (appendix A.5).
 
-    Accepted are the target's argmax, the lowest id among equals, and with a lenience l < 1 every token x with
-    target(x) ≥ l · max(target). (A.5 prints ≤, which cannot be meant: l = 1 must be the argmax alone.)
+    Accepted are the target's argmax (the lowest id among equals) and, with a lenience l < 1, every token x
+    with target(x) ≥ l · max(target). (A.5 prints ≤, a misprint: l = 1 must be the argmax alone.)
     `target_probs` are the target's distributions *before* the argmax, at temperature 1; `draft_probs` are
-    point masses where the draft decodes by argmax too. `lenience` is one number in (0, 1].
+    point masses if the draft decodes by argmax too. `lenience` is one number in (0, 1].
     """
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
@@ -82,10 +82,10 @@ def greedy_acceptance_rate(
 
 
 def classical_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
-    """Chance of acceptance under non-iterative classical rejection sampling, appendix A.2: 1 / M.
+    """Probability of acceptance under non-iterative classical rejection sampling, appendix A.2: 1 / M.
 
-    M = max target(x) / draft(x); where the target has mass outside the draft's, M is infinite and the rate 0.
-    Never more than `acceptance_rate`.
+    M = max target(x) / draft(x), infinite if the target has mass outside the draft's. Never more than
+    `acceptance_rate`.
     """
     target, draft = _distributions(target_probs, draft_probs)
     ratio = np.divide(draft, target, out=np.full(target.shape, np.inf), where=target > 0.0)
@@ -93,11 +93,11 @@ def classical_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -
 
 
 def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
-    """Chance that target and draft draw the same token with the same noise (`verify="coupled"`).
+    """Probability that target and draft draw the same token with the same noise (`verify="coupled"`).
 
     Token x wins both exponential races, -ln(1 - v) over the probability, with probability
     1 / Σ_y max(target(y) / target(x), draft(y) / draft(x)); the rate is the sum over x. With β of Theorem 3.5
-    it lies between β / (2 - β) and β.
+    it is between β / (2 - β) and β.
     """
     target, draft = _distributions(target_probs, draft_probs)
     both = (target > 0.0) & (draft > 0.0)
@@ -105,7 +105,7 @@ def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> 
     order = ratio.argsort(axis=-1)
     p, q = (np.take_along_axis(values, order, axis=-1) for values in (target, draft))
     both = np.take_along_axis(both, order, axis=-1)
-    # For y from x on in this order the ratio of the targets is the larger one, before x that of the drafts.
+    # In this order the ratio of the targets is larger for y from x on, that of the drafts before x.
     from_here = np.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
     before = np.cumsum(q, axis=-1) - q
     sums = np.divide(from_here, p, out=np.full(p.shape, np.inf), where=both)
@@ -123,20 +123,20 @@ def divergence(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array
 
 
 def mean_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float:
-    """α of Corollary 3.6: the mean of `acceptance_rate` over all rows, of which there is at least one."""
+    """α of Corollary 3.6: the mean of `acceptance_rate` over all rows, at least one."""
     rates = np.asarray(acceptance_rate(target_probs, draft_probs))
     if not rates.size:
-        raise InputError("target_probs has no row; expected at least one")
+        raise InputError("target_probs has no rows; expected at least one")
     return float(rates.mean())
 
 
-# ------------------------------------------------------------------------------------- tokens a round (3.1)
+# ------------------------------------------------------------------------------------ accepted length (3.1)
 
 
 def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
-    """Expected number of tokens one run of the target yields, equation (1): (1 − α^(γ+1)) / (1 − α).
+    """Expected number of tokens per target forward pass, equation (1): (1 − α^(γ+1)) / (1 − α).
 
-    At alpha 1 it is the limit γ + 1.
+    The limit at alpha 1 is γ + 1.
     """
     alphas, gammas = _arguments(alpha=alpha, gamma=gamma)
     with np.errstate(divide="ignore", invalid="ignore"):  # alpha 0 and 1; expm1: no cancellation near 1
@@ -148,19 +148,18 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
 def expected_tree_tokens(
     alpha: ArrayLike, parents: Sequence[int] | NDArray[np.integer[Any]]
 ) -> float | Array:
-    """Expected number of tokens one run of the target yields from a tree of drafts.
+    """Expected number of tokens per target forward pass with a draft tree.
 
-    The children of a node are tried in order, each against what the rejected ones before it left of the
-    target (iterative speculative sampling; SpecInfer, arXiv 2305.09781). The k-th is accepted with
-    probability alpha[k], given that those before it were not, alike at every node; the target's own token is
-    counted. A chain gives equation (1).
+    The children of a node are tried in order, each against the residual left by the rejected ones (SpecInfer,
+    arXiv 2305.09781). The k-th is accepted with probability alpha[k] given that those before it were not,
+    independently and identically at every node; the target's own token counts. A chain gives equation (1).
 
     Parameters
     ----------
     alpha : array_like, [] or [..., n_ranks]
-        Acceptance rates in [0, 1], by rank among siblings; one number is the rate of every rank.
+        Acceptance rates in [0, 1], by rank among siblings; one number applies to every rank.
     parents : sequence of int, [n_drafts]
-        Parent node of each draft, as in `specdec.verify`.
+        Parent node of each draft token, as in `specdec.verify`.
     """
     rates = _in_range("alpha", alpha, 0.0, 1.0)
     nodes = check_array("parents", parents, "integers, [n_drafts]")
@@ -168,8 +167,8 @@ def expected_tree_tokens(
         found = f"shape {nodes.shape} and dtype {nodes.dtype}"
         raise InputError.of("parents", parents, "integers, [n_drafts]", found, "has")
     ones = np.ones(rates.shape[:-1])
-    reached = [ones]  # chance that a node is accepted
-    left = [ones]  # and that every child of it that was tried so far was rejected
+    reached = [ones]  # probability that a node is accepted
+    left = [ones]  # and that all its children tried so far were rejected
     n_children = [0]
     for i, parent in enumerate(nodes.tolist()):
         if not 0 <= parent <= i:
@@ -195,13 +194,13 @@ def expected_speedup(
 ) -> float | Array:
     """Expected improvement factor in wall time, Theorem 3.8: (1 − α^(γ+1)) / ((1 − α)(γc + 1)).
 
-    The theorem assumes acceptances that are independent and alike, and a target that verifies γ + 1 positions
-    in the time of one. With a measured `verify_ratio`, t(γ + 1) / t(1) > 0, the second assumption goes: it
-    takes the place of the 1 in γc + 1. Where gamma is 0 it is not looked at.
+    The theorem assumes i.i.d. acceptances, and a target that verifies γ + 1 positions in the time of one. A
+    measured `verify_ratio`, t(γ + 1) / t(1) > 0, replaces the 1 in γc + 1 and removes the second assumption.
+    It is ignored at gamma 0.
     """
     alphas, gammas, costs, ratios = _arguments(alpha=alpha, gamma=gamma, cost=cost, verify_ratio=verify_ratio)
     tokens = np.asarray(expected_tokens(alphas, gammas))
-    with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # huge or infinite costs
         speedups = tokens / (gammas * costs + ratios)
     return _plain(np.where(gammas == 0.0, tokens, speedups))
 
@@ -211,28 +210,28 @@ def expected_operations(
 ) -> float | Array:
     """Expected factor of increase in arithmetic operations, Theorem 3.11.
 
-    (1 − α)(γĉ + γ + 1) / (1 − α^(γ+1)): operations of a round, over its tokens and those of plain decoding.
+    (1 − α)(γĉ + γ + 1) / (1 − α^(γ+1)): operations per round, over its tokens and those of plain decoding.
     `operations_cost` is ĉ of Definition 3.10, at least 0: operations per token of the draft over the
     target's.
     """
     alphas, gammas, costs = _arguments(alpha=alpha, gamma=gamma, operations_cost=operations_cost)
     tokens = np.asarray(expected_tokens(alphas, gammas))
-    with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # huge or infinite costs
         operations = (gammas * costs + gammas + 1.0) / tokens
     return _plain(np.where(gammas == 0.0, 1.0, operations))
 
 
 def improves(alpha: ArrayLike, cost: ArrayLike) -> bool | NDArray[np.bool_]:
-    """Whether some gamma makes decoding faster, the condition of Corollary 3.9: α > c. False for NaN."""
+    """Whether some gamma speeds up decoding, the condition of Corollary 3.9: α > c. False for NaN."""
     alphas, costs = _arguments(alpha=alpha, cost=cost)
     better = alphas > costs
     return better if np.ndim(better) else bool(better)
 
 
 def least_speedup(alpha: ArrayLike, cost: ArrayLike) -> float | Array:
-    """Improvement factor that the best gamma reaches at least, Corollary 3.9: (1 + α) / (1 + c) where α > c.
+    """Lower bound of the best gamma's improvement factor, Corollary 3.9: (1 + α) / (1 + c) if α > c.
 
-    It is Theorem 3.8 at γ = 1. Where α ≤ c nothing is promised, and plain decoding's 1 is returned.
+    It is Theorem 3.8 at γ = 1. If α ≤ c, the result is 1, plain decoding.
     """
     alphas, costs = _arguments(alpha=alpha, cost=cost)
     return _plain(np.maximum(1.0, (1.0 + alphas) / (1.0 + costs)))
@@ -244,27 +243,27 @@ def least_speedup(alpha: ArrayLike, cost: ArrayLike) -> float | Array:
 def optimal_gamma(
     alpha: ArrayLike, cost: ArrayLike, *, verify_ratios: ArrayLike | None = None, max_gamma: int = 256
 ) -> int | NDArray[np.int64]:
-    """The gamma of the largest `expected_speedup` (section 3.5, Figure 3); the smallest of equals.
+    """Gamma with the largest `expected_speedup` (section 3.5, Figure 3); the smallest of ties.
 
     Parameters
     ----------
     alpha, cost : array_like
-        Where one is NaN, the result is 0: plain decoding is best.
+        If one is NaN, the result is 0: plain decoding.
     verify_ratios : array_like, [..., n_rows], optional
-        Measured: entry M - 1 is t(M) / t(1), the target's time for M positions over that for one. Then
-        gamma is at most n_rows - 1. By default verification takes as long as one position (Theorem 3.8).
+        Measured t(M) / t(1) at entry M - 1, the target's time for M positions over that for one. Limits gamma
+        to n_rows - 1. By default verification takes as long as one position (Theorem 3.8).
     max_gamma : int, default 256
-        The largest gamma looked at, at most 1,000,000. It is the answer where more is always better
-        (c = 0, or α = 1 > c).
+        Largest gamma to consider, at most 1,000,000. It is the answer if more is always better (c = 0, or
+        α = 1 > c).
     """
     alphas, costs = (array[..., None] for array in _arguments(alpha=alpha, cost=cost))
     max_gamma = check_integer("max_gamma", max_gamma, 0, _MAX_GAMMA)
     if verify_ratios is None:
-        # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference of the two only
-        # falls with γ, so the answer is how often that holds; a maximum of quotients would drown in rounding.
+        # Going from γ to γ + 1 pays while α^(γ+1) (γc + 1) > c E(tokens). The difference falls with γ, so the
+        # answer is how often that holds; a maximum of quotients would drown in rounding.
         gammas = np.arange(max_gamma)
         tokens = expected_tokens(alphas, gammas)
-        with np.errstate(over="ignore", invalid="ignore"):  # costs that are huge or infinite never pay
+        with np.errstate(over="ignore", invalid="ignore"):  # huge or infinite costs never pay
             pays = alphas ** (gammas + 1) * (gammas * costs + 1.0) > costs * tokens
         best = pays.sum(axis=-1)
     else:
@@ -280,11 +279,10 @@ def optimal_gamma(
 
 
 def oracle_speedup(alpha: ArrayLike, cost: ArrayLike = 0.0) -> float | Array:
-    """Improvement factor with an oracle that drafts exactly the tokens that will be accepted (section 3.5).
+    """Improvement factor of an oracle that drafts exactly the tokens to be accepted (section 3.5).
 
-    Then E(tokens) = 1 / (1 − α), of which α / (1 − α) were drafted at cost c each, so the factor is
-    1 / (1 − α + αc), infinite at α = 1, c = 0. It exceeds that of the best fixed gamma by at most 58 %,
-    whatever α and c (the paper says ~60 %).
+    E(tokens) = 1 / (1 − α), of which α / (1 − α) are drafted at cost c each, so the factor is 1 / (1 − α +
+    αc), infinite at α = 1, c = 0. It exceeds the best fixed gamma by at most 58 % (the paper says ~60 %).
     """
     alphas, costs = _arguments(alpha=alpha, cost=cost)
     with np.errstate(divide="ignore"):
@@ -295,12 +293,12 @@ def oracle_speedup(alpha: ArrayLike, cost: ArrayLike = 0.0) -> float | Array:
 
 
 def _plain(values: Array) -> float | Array:
-    """An array, or a float where there is but one number."""
+    """Return an array, or a float for a single number."""
     return values if np.ndim(values) else float(values)
 
 
 def _together(**arrays: Array) -> tuple[Array, ...]:
-    """The arrays, whose names are those of the arguments, broadcast against each other."""
+    """Broadcast arrays named like the arguments."""
     try:
         return np.broadcast_arrays(*arrays.values())
     except (ValueError, RuntimeError):  # NumPy raises RuntimeError for many dimensions
@@ -309,7 +307,7 @@ def _together(**arrays: Array) -> tuple[Array, ...]:
 
 
 def _arguments(**values: ArrayLike) -> tuple[Array, ...]:
-    """Arguments by name, in their ranges: alpha to 1, a ratio above 0; broadcast against each other."""
+    """Check arguments by name, alpha to 1 and a ratio above 0, and broadcast them."""
     found = {
         name: _in_range(name, x, 0.0, 1.0 if name == "alpha" else np.inf, open_low=name == "verify_ratio")
         for name, x in values.items()
@@ -320,7 +318,7 @@ def _arguments(**values: ArrayLike) -> tuple[Array, ...]:
 def _in_range(
     name: str, value: ArrayLike, low: float, high: float = np.inf, *, open_low: bool = False
 ) -> Array:
-    """The value as float64; NaN passes."""
+    """Check a range and convert to float64; NaN passes."""
     array = check_real(name, value)
     wrong = (array < low) | (array > high) | (open_low & (array == low))
     if wrong.any():
@@ -339,7 +337,7 @@ def _distributions(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[Arr
             raise InputError.of(name, probs, "[..., n_vocab], n_vocab >= 1", f"{array.shape}", "has shape")
         is_one = np.abs(array.sum(axis=-1) - 1.0) <= _SUM_TOLERANCE
         if not (np.all(array >= 0.0) and np.all(is_one)):
-            found = "a row that is no distribution"
+            found = "a row that is not a distribution"
             raise InputError.of(name, probs, "numbers >= 0 with sum 1", found, "has")
         arrays.append(array)
     n_tokens, n_drafted = (array.shape[-1] for array in arrays)

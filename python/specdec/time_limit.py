@@ -1,4 +1,4 @@
-"""A limit of time for work of several parts, and how much of it is left."""
+"""`TimeLimit`, a time limit shared by several parts of some work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class TimeLimit:
-    """A number of seconds from now on, infinite for no limit, by a clock, `time.monotonic` by default."""
+    """A limit in seconds from now, infinite for none; the default clock is `time.monotonic`."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
         self._clock = time.monotonic if clock is None else clock
@@ -22,7 +22,7 @@ class TimeLimit:
 
     @classmethod
     def of(cls, seconds: float | None) -> TimeLimit:
-        """The limit for the argument `seconds`; None: no limit."""
+        """Return the limit for the argument `seconds`; None: no limit."""
         if seconds is None:
             return ENDLESS
         check_number("seconds", seconds, "a finite number above 0", lambda x: 0.0 < x < math.inf)
@@ -30,29 +30,26 @@ class TimeLimit:
 
     @property
     def spent_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return self._clock() - self._begun
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; 0 once it is over."""
+        """Remaining seconds; 0 once it is over."""
         return max(0.0, self.seconds - self.spent_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no time is left."""
         return self.left_s <= 0.0
 
     @property
     def reason(self) -> str:
-        """Why work ended early, for messages."""
-        return f"{self.seconds:g} s were over"
+        """Reason for ending early, for messages."""
+        return f"time limit of {self.seconds:g} s reached"
 
     def shares(self, items: Sequence[Item]) -> Iterator[tuple[Item, TimeLimit]]:
-        """Yield each item with a limit of an equal share of the time left; the first item in any case.
-
-        Once the limit is over, it yields no further item.
-        """
+        """Yield each item with an equal share of the remaining time; at least the first item."""
         for i, item in enumerate(items):
             if i and self.is_over:
                 return

@@ -1,4 +1,4 @@
-"""Tokenizers, under the name by which programs import them; see `specdec.models.tokenizer`."""
+"""Public import path of tokenizers; see `specdec.models.tokenizer`."""
 
 from specdec.models.tokenizer import (
     ByteTokenizer,

@@ -1,4 +1,4 @@
-"""The trace of a run: what every round did, and the figures that follow from it."""
+"""`Trace` and `Round`: a record of every round, and the statistics that follow from it."""
 
 from __future__ import annotations
 
@@ -29,67 +29,66 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of one sequence: some drafted tokens, one run of the target, at least one new token.
+    """One round of one sequence: draft tokens, one target forward pass, and at least one new token.
 
-    The drafted tokens are the nodes 1, 2, … of a tree whose node 0 is the last token before the round; a
-    chain of drafts is the tree in which each node's parent is the node before it.
+    The draft tokens are nodes 1, 2, … of a tree whose root, node 0, is the last token before the round. A
+    chain is a tree in which each node's parent is the previous node.
     """
 
     index: int
     """Number of the round in its sequence, from 0."""
     drafted: tuple[int, ...]
-    """Token ids the draft proposed, those of nodes 1, 2, …; empty in plain decoding."""
+    """Draft token ids, at nodes 1, 2, …; empty in plain decoding."""
     parents: tuple[int, ...]
-    """Parent node of each drafted node."""
+    """Parent node of each draft token."""
     path: tuple[int, ...]
-    """Nodes of the accepted drafts, in order, root excluded."""
+    """Accepted nodes, in order, root excluded."""
     tokens: tuple[int, ...]
-    """Token ids the round produced: the accepted drafts, then the target's own token."""
+    """New token ids of the round: the accepted draft tokens, then the target's own token."""
     kept: int
-    """How many of `tokens` are in the result. A stop or a length limit inside the round cuts the rest."""
+    """Number of `tokens` in the result. A stop or a length limit inside the round cuts off the rest."""
     betas: tuple[float, ...]
-    """The chance that a draft is accepted at each verified position, in order; positions after a rejected
-    draft are not verified. Of one draft it is computed from the distributions: sum(min(target, draft))
-    (Theorem 3.5); with lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax the mass of the
-    draft on what is accepted; for the classical rule 1 / max(target / draft) (appendix A.2); under block
-    verification, which judges no draft alone, sum(min(target, draft)). Of several drafts, and under the
-    coupled rule, it is the outcome, 1 or 0, whose mean is the chance."""
+    """Acceptance probability at each verified position, in order; none after a rejection.
+    For one draft token it is computed from the distributions: sum(min(target, draft)) (Theorem 3.5); with
+    lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax, the draft's mass on accepted tokens;
+    for the classical rule, 1 / max(target / draft) (appendix A.2); for block verification, which judges
+    chains, sum(min(target, draft)). For several draft tokens, and under the coupled rule, it is the outcome,
+    1 or 0."""
     draft_s: float
-    """Seconds of the draft's forward passes; in a batch, as the other times, of the whole batch's round."""
+    """Seconds of the draft's forward passes; in a batch, like the other times, for the whole batch."""
     verify_s: float
-    """Seconds of the target's. In the first round of plain decoding it computes logits alone."""
+    """Seconds of the target. In the first round of plain decoding it only computes logits."""
     other_s: float
-    """Seconds of the rest."""
+    """Seconds of everything else."""
     experts: float = 0.0
-    """Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
-    whole batch. 0 for a model without experts, and where the prefill has read all of a round's tokens."""
+    """Mean number of experts read per layer of a mixture-of-experts target; in a batch, for the whole batch.
+    0 for a model without experts, and if the prefill processed all tokens of the round."""
 
     @property
     def n_drafted(self) -> int:
-        """Number of drafted tokens."""
+        """Number of draft tokens."""
         return len(self.drafted)
 
     @property
     def n_accepted(self) -> int:
-        """Number of drafted tokens that were accepted, also of those after `kept`."""
+        """Number of accepted draft tokens, including those cut off by `kept`."""
         return len(self.path)
 
     @property
     def accepted(self) -> tuple[int, ...]:
-        """Token ids of the accepted drafts, in order."""
+        """Accepted draft token ids, in order."""
         return tuple(self.drafted[node - 1] for node in self.path)
 
     @property
     def token(self) -> int:
-        """The target's own token, the last one of the round: a correction, or the bonus token."""
+        """The target's own token, the last of the round: recovered ("correction") or bonus token."""
         return self.tokens[-1]
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Where each of `tokens` comes from: "draft"; for the last one "correction", "bonus" or "target".
+        """Origin of each of `tokens`: "draft"; for the last one "correction", "bonus" or "target".
 
-        It is a correction where a draft was rejected before it, the bonus token where there was none left to
-        reject, and "target" where nothing was drafted.
+        "correction" follows a rejected draft token, "bonus" a fully accepted draft, "target" no draft at all.
         """
         rows = self.rows
         end = rows[self.path[-1]] if self.path else 0
@@ -103,9 +102,9 @@ class Round:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The row of each node of the tree, root included: the first node with the same tokens from the root.
+        """Row of each node, root included: the first node with the same tokens from the root.
 
-        Nodes of one row are duplicates: verified together, with the children of all of them.
+        Nodes of one row are duplicates, verified together with the children of all of them.
         """
         rows = [0]
         first: dict[tuple[int, int], int] = {}
@@ -123,22 +122,22 @@ class Round:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Round:
-        """The round that `to_dict` gave; InputError where a field is missing or wrong, or two do not fit."""
-        return cls._described(Fields(values, "", kind=InputError))
+        """Return the round that `to_dict` wrote; InputError for a missing, wrong or inconsistent field."""
+        return cls._described(Fields(values, "", error_type=InputError))
 
     @classmethod
     def _described(cls, found: Fields) -> Round:
-        """The same of a dict within another one."""
+        """Read a round from a dict within another."""
         drafted, parents = found.integers("drafted"), found.integers("parents")
         if len(parents) != len(drafted):
-            raise found.error("parents", f"{len(drafted)} nodes, one for each of drafted")
+            raise found.error("parents", f"{len(drafted)} nodes, one per entry of drafted")
         for i, parent in enumerate(parents):
             if parent > i:
                 raise found.error(f"parents[{i}]", f"0 to {i}", parent)
         path, tokens = found.integers("path", 1, len(drafted)), found.integers("tokens")
         betas = found.amounts("betas")
         if len(betas) > len(drafted):
-            raise found.error("betas", f"at most {len(drafted)} numbers, as many as drafted")
+            raise found.error("betas", f"at most {len(drafted)} numbers, the length of drafted")
         amounts = ("draft_s", "verify_s", "other_s", "experts")
         round_ = cls(
             found.integer("index", minimum=0), tuple(drafted), tuple(parents), tuple(path), tuple(tokens),
@@ -146,47 +145,47 @@ class Round:
             *(found.amount(name, below=MAX_TIME) for name in amounts),
         )  # fmt: skip
         rows = round_.rows
-        ways = zip([0, *path], path, strict=False)
-        if any(rows[parents[node - 1]] != rows[before] for before, node in ways):
-            expected = "nodes of which each is a child of the one before, the first of the root"
+        steps = zip([0, *path], path, strict=False)
+        if any(rows[parents[node - 1]] != rows[before] for before, node in steps):
+            expected = "a path of nodes, each a child of the previous one"
             raise found.error("path", expected)
         if len(tokens) != len(path) + 1 or round_.accepted != round_.tokens[:-1]:
-            raise found.error("tokens", f"{list(round_.accepted)}, which path accepts, and one token more")
+            raise found.error("tokens", f"{list(round_.accepted)}, accepted by path, plus one token")
         return round_
 
     def to_dict(self) -> dict[str, Any]:
-        """The round as plain lists and numbers, ready for JSON."""
+        """Return the round as plain lists and numbers, ready for JSON."""
         values = ((name, getattr(self, name)) for name in _ROUND_COLUMNS)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 VERSION: Final = 1
-"""Of what `Trace.to_dict` gives."""
+"""Version of the dict that `Trace.to_dict` returns."""
 
 TraceRow: TypeAlias = Literal["round", "token"]
-"""What a row of `Trace.to_pandas` is."""
+"""Row type of `Trace.to_pandas`."""
 _ROUND_COLUMNS: Final = (
     "index", "drafted", "accepted", "n_drafted", "n_accepted", "parents", "path", "token", "tokens", "kept",
     "origin", "betas", "draft_s", "verify_s", "other_s", "experts",
 )  # fmt: skip
 _TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 
-_FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
+_FEWEST_PLAIN = 5  # minimum of rounds without drafts to estimate t(1)
 
 
 def _whole_runs(rounds: Sequence[Round]) -> Sequence[Round]:
-    """Rounds, those apart of which the prefill has done a part, if there are others."""
+    """Return the rounds without those that the prefill has partly done, if others remain."""
     return [r for r in rounds if r.index > 0 or r.drafted] or rounds
 
 
 def _mean_run_s(rounds: Sequence[Round]) -> float:
-    """Mean seconds of the target in whole runs."""
+    """Return the target's mean seconds per pass."""
     whole = _whole_runs(rounds)
     return _ratio(math.fsum(r.verify_s for r in whole), len(whole))
 
 
 class RoundTimes:
-    """Where the seconds of rounds were spent; what has `rounds` with these times inherits it."""
+    """Base class with the total times of its `rounds`."""
 
     __slots__ = ()
 
@@ -194,51 +193,51 @@ class RoundTimes:
 
     @property
     def draft_s(self) -> float:
-        """Seconds spent drafting."""
+        """Seconds of drafting."""
         return math.fsum(r.draft_s for r in self.rounds)
 
     @property
     def verify_s(self) -> float:
-        """Seconds spent in the target."""
+        """Seconds of the target."""
         return math.fsum(r.verify_s for r in self.rounds)
 
     @property
     def other_s(self) -> float:
-        """Seconds spent in the rounds on anything else."""
+        """Seconds of the rounds outside both models."""
         return math.fsum(r.other_s for r in self.rounds)
 
     @property
     def rounds_s(self) -> float:
-        """Seconds spent in rounds: drafting, verification and the rest, without the prefill."""
+        """Seconds of all rounds, without prefill."""
         return self.draft_s + self.verify_s + self.other_s
 
     def _properties(self) -> dict[str, Any]:
-        """The value of each property by its name."""
+        """Return the value of each property by name."""
         owners = type(self).__mro__
         names = (n for owner in owners for n, x in vars(owner).items() if isinstance(x, property))
         return {name: getattr(self, name) for name in names}
 
 
 class Trace(RoundTimes):
-    """All rounds of one sequence and the figures they give.
+    """All rounds of one sequence, and their statistics.
 
-    A figure that has nothing to be measured on (acceptance where nothing was drafted, a rate over no time) is
-    NaN; nothing here raises. One call of the target is one round, so plain decoding has as many calls as
-    tokens. Tokens and accepted drafts are those in the result; `acceptance_rate`, `acceptance_histogram` and
-    `acceptance_by_position` are of every draft that was judged, also after a stop in the last round.
+    Statistics without data (acceptance without draft tokens, a rate over no time) are NaN; nothing raises. A
+    round has one target forward pass, so plain decoding has as many passes as tokens. Counts refer to the
+    result; `acceptance_rate`, `acceptance_histogram` and `acceptance_by_position` include every judged draft
+    token, also after a stop in the last round.
 
     Parameters
     ----------
     rounds : sequence of Round
-        In order.
+        The rounds in order.
     prefill_s : float, default 0.0
-        Seconds spent running the prompt through target and draft, for its log-probabilities too; in a batch,
-        of all prompts that were read at the same time.
+        Seconds of processing the prompt in target and draft, including its log-probabilities; in a batch, of
+        all prompts processed together.
     n_sequences : int, default 1
-        Sequences decoded at once. All times are those of the whole batch's rounds: with more than one,
-        `tokens_per_s` is what this sequence got, not what the machine produced.
+        Number of sequences decoded together. Times are those of the whole batch's rounds, so `tokens_per_s`
+        is this sequence's rate, not the machine's.
     target_s : float, optional
-        t(1), seconds of a run of the target that computes one row, where the caller has measured it.
+        t(1), seconds of a target forward pass with one row, if measured.
     """
 
     def __init__(
@@ -250,10 +249,10 @@ class Trace(RoundTimes):
 
     @classmethod
     def joined(cls, traces: Iterable[Trace]) -> Trace:
-        """Several traces as one, their rounds one after the other: every figure is that of all of them.
+        """Join traces into one whose statistics cover all of their rounds.
 
-        Seconds are summed, rates and shares count each round once, `n_sequences` is the largest. t(1) is the
-        mean, by rounds, of those that the traces were given, if all were. InputError if there is no trace.
+        Seconds add up, rates and shares count each round once, `n_sequences` is the maximum. t(1) is the mean
+        of the given ones, weighted by rounds, if all traces have one. InputError if there is no trace.
 
         Examples
         --------
@@ -274,9 +273,9 @@ class Trace(RoundTimes):
         return cls(rounds, prefill_s=prefill_s, n_sequences=n, target_s=target_s)
 
     def against(self, plain: Trace) -> Trace:
-        """The same trace with t(1) measured in a run of plain decoding, which `predicted_speedup` needs.
+        """Return the same trace with t(1) from a run of plain decoding, needed for `predicted_speedup`.
 
-        `plain` is of plain decoding with the same target, number of sequences and threads, on the same
+        `plain` must be plain decoding with the same target, number of sequences and threads on the same
         machine; else InputError.
 
         Examples
@@ -285,7 +284,7 @@ class Trace(RoundTimes):
         """
         found = f"{plain.n_drafted} drafts in {plain.n_calls} rounds of {plain.n_sequences} sequences at once"
         if not plain.rounds or plain.n_drafted or plain.n_sequences != self.n_sequences:
-            expected = f"rounds of plain decoding of {self.n_sequences}, as in this trace"
+            expected = f"plain decoding of {self.n_sequences} at once, as in this trace"
             raise InputError.of("plain", plain, expected, found, "has")
         return self._with_target_s(plain.run_s)
 
@@ -296,53 +295,53 @@ class Trace(RoundTimes):
 
     @property
     def n_calls(self) -> int:
-        """Runs of the target, one a round (the prefill is not counted)."""
+        """Target forward passes, one per round (prefill excluded)."""
         return len(self.rounds)
 
     @property
     def run_s(self) -> float:
-        """Mean seconds of a run of the target; NaN without any.
+        """Mean seconds of a target forward pass; NaN without any.
 
-        Of plain decoding the first is left out, if there are others: the prefill has done a part of it.
+        The first pass of plain decoding is excluded if there are others: the prefill has partly done it.
         """
         return _mean_run_s(self.rounds)
 
     @property
     def n_drafted(self) -> int:
-        """Drafted tokens in all."""
+        """Number of draft tokens."""
         return sum(r.n_drafted for r in self.rounds)
 
     @property
     def n_accepted(self) -> int:
-        """Accepted drafts in the result; what a last round accepted after a stop does not count."""
+        """Accepted draft tokens in the result; those after a stop do not count."""
         return sum(min(r.n_accepted, r.kept) for r in self.rounds)
 
     @property
     def n_verified(self) -> int:
-        """Drafted positions at which the target's distribution was compared with the draft's."""
+        """Number of positions where the target's distribution was compared with the draft's."""
         return sum(len(r.betas) for r in self.rounds)
 
     @property
     def n_tokens(self) -> int:
-        """New tokens in the result."""
+        """Number of new tokens in the result."""
         return sum(r.kept for r in self.rounds)
 
     @property
     def total_s(self) -> float:
-        """Seconds spent in the core: the prefill and all rounds."""
+        """Seconds of prefill and all rounds."""
         return self.prefill_s + self.rounds_s
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens per second of decoding (`rounds_s`; the prefill is not counted)."""
+        """New tokens per second of `rounds_s`, without prefill."""
         return _ratio(self.n_tokens, self.rounds_s)
 
     @property
     def experts_per_call(self) -> float:
-        """Experts that a layer reads in a run of the target, on average; NaN for a target without experts.
+        """Mean number of experts read per layer and target forward pass; NaN for a target without experts.
 
-        Divided by that of plain decoding, ``n_experts_per_token``, it says how many times as many weights are
-        read. The rounds are those of `run_s`.
+        Divide by ``n_experts_per_token`` to compare the weights read with plain decoding. Uses the rounds of
+        `run_s`.
         """
         whole = _whole_runs(self.rounds)
         mean = _ratio(math.fsum(r.experts for r in whole), len(whole))
@@ -352,19 +351,19 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_rate(self) -> float:
-        """Alpha of Corollary 3.6: the mean of beta over all verified positions; NaN if nothing was drafted.
+        """Alpha (Corollary 3.6): mean of beta over all verified positions; NaN if nothing was drafted.
 
-        The probability that a draft, any of them where there are several, is accepted at a position, from the
-        two distributions where `Round.betas` are. Block verification accepts more often than this says.
+        The probability that a draft token (any of several) is accepted at a position, computed from the
+        distributions as in `Round.betas`. Block verification accepts more often than this.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
-        return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
+        return 1.0 if mean > 1.0 else mean  # rounding may exceed 1 for equal distributions
 
     def acceptance_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval of a proportion.
+        """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval.
 
-        It errs on the wide side, and takes the positions as independent. (NaN, NaN) if nothing was drafted;
-        ValueError if `confidence` is not in (0, 1).
+        Conservative; treats positions as independent. (NaN, NaN) if nothing was drafted; ValueError if
+        `confidence` is not in (0, 1).
         """
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence is {confidence!r}; expected a number in (0, 1)")
@@ -372,20 +371,20 @@ class Trace(RoundTimes):
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted drafts over drafted tokens, as vLLM names it; NaN if nothing was drafted.
+        """Accepted over draft tokens, vLLM's definition; NaN if nothing was drafted.
 
-        Lower than `acceptance_rate`: drafts after a rejected one are dropped unseen.
+        Lower than `acceptance_rate`, because tokens after a rejection are dropped unjudged.
         """
         return StepFigures(steps_of(self)).draft_acceptance_rate
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens in the result per run that verified a draft, as vLLM names it; NaN without any."""
+        """New tokens per target pass that verified a draft, vLLM's definition; NaN without any."""
         return StepFigures(steps_of(self)).mean_acceptance_length
 
     @property
     def acceptance_histogram(self) -> list[int]:
-        """How many rounds accepted 0, 1, … drafts, up to the longest drafted path; empty without rounds."""
+        """Number of rounds that accepted 0, 1, … draft tokens, up to the longest drafted path."""
         if not self.rounds:
             return []
         accepted = [r.n_accepted for r in self.rounds]
@@ -393,7 +392,7 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """Share of rounds that accepted at least 1, 2, … drafts, of those that drafted so many in a row."""
+        """Share of rounds that accepted at least 1, 2, … tokens, if they drafted so many in a row."""
         shares = []
         for depth in range(1, max((r.depth for r in self.rounds), default=0) + 1):
             reached = [r for r in self.rounds if r.depth >= depth]
@@ -404,15 +403,15 @@ class Trace(RoundTimes):
 
     @property
     def tokens_per_call(self) -> float:
-        """New tokens in the result per run of the target, with those that drafted nothing."""
+        """Mean accepted length: new tokens in the result per target forward pass, drafting or not."""
         return _ratio(self.n_tokens, self.n_calls)
 
     @property
     def target_s(self) -> float:
-        """t(1): mean seconds of a run of the target that computes one row, as plain decoding does.
+        """t(1): mean seconds of a target forward pass with one row, as in plain decoding.
 
-        As given to the trace or measured by `against`; else from the run's own rounds that drafted nothing,
-        if there are 5. NaN where it is not known: a run that always drafts, or one of a batch.
+        Given to the trace or measured by `against`; otherwise from its own rounds without drafts, if there
+        are 5. NaN if unknown: every round drafts, or a batch.
         """
         if self._target_s is not None:
             return self._target_s
@@ -423,24 +422,24 @@ class Trace(RoundTimes):
 
     @property
     def cost_coefficient(self) -> float:
-        """c of Definition 3.7 as measured: (draft_s / drafted tokens) / t(1); NaN if nothing was drafted.
+        """c of Definition 3.7 as measured: (draft_s / draft tokens) / t(1); NaN if nothing was drafted.
 
-        Where t(1) is not known (`target_s`), the mean time of a run of the target takes its place. Such a run
-        computes a row for each draft as well, so that c comes out too small.
+        If t(1) is unknown (`target_s`), the mean time of a target pass replaces it. That includes rows for
+        the draft tokens, so c is underestimated.
         """
         target_s = _ratio(self.verify_s, self.n_calls) if math.isnan(self.target_s) else self.target_s
         return _ratio(_ratio(self.draft_s, self.n_drafted), target_s)
 
     def _has_trees(self) -> bool:
-        """Whether a round drafted a tree that is no chain."""
+        """Whether a round drafted a tree other than a chain."""
         return any(r.depth != r.n_drafted for r in self.rounds)
 
     @property
     def expected_tokens_per_call(self) -> float:
-        """Tokens per run of the target by equation (1), (1 − α^(γ+1)) / (1 − α), of the measured alpha.
+        """Expected tokens per target pass by equation (1), (1 − α^(γ+1)) / (1 − α), at the measured alpha.
 
-        Averaged over the rounds with each round's own γ. Block verification gives at least as many. 1 if
-        nothing was drafted; NaN if there was no round, or one drafted a tree.
+        Averaged over the rounds, each with its own γ. Block verification gives at least as many. 1 if nothing
+        was drafted; NaN without rounds or with trees.
         """
         if self._has_trees():
             return math.nan
@@ -450,11 +449,11 @@ class Trace(RoundTimes):
 
     @property
     def predicted_speedup(self) -> float:
-        """Speed-up over plain decoding that the measured alpha and the measured times predict.
+        """Speed-up over plain decoding predicted from the measured alpha and times.
 
         E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
-        that a round spends in both models. NaN for trees, and where t(1) is not known. It can be an error of
-        measuring, see `invalid_prediction`.
+        of both models per round. NaN for trees, and if t(1) is unknown. May be a measurement error, see
+        `invalid_prediction`.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -463,15 +462,15 @@ class Trace(RoundTimes):
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup` is an error, as above `expected_tokens_per_call`; empty if it is not."""
+        """Why `predicted_speedup` is an error (above `expected_tokens_per_call`); empty if it is valid."""
         return invalid_speedup(self.predicted_speedup, self.expected_tokens_per_call)
 
     @property
     def ideal_speedup(self) -> float:
-        """Speed-up by Theorem 3.8, were verifying γ + 1 positions as fast as computing one.
+        """Speed-up by Theorem 3.8, if verifying γ + 1 positions were as fast as computing one.
 
         (1 − α^(γ+1)) / ((1 − α)(γc + 1)): `expected_tokens_per_call` over the mean cost γc + 1 of a round. 1
-        if nothing was drafted, NaN if there was no round, and for trees.
+        if nothing was drafted; NaN without rounds and for trees.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -481,31 +480,31 @@ class Trace(RoundTimes):
     # -- views --------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, Any]:
-        """Every figure of the trace by name."""
+        """Return every statistic of the trace by name."""
         given = {"n_sequences": self.n_sequences, "prefill_s": self.prefill_s}
         return given | self._properties() | {"acceptance_interval": list(self.acceptance_interval())}
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
+        """Return statistics and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
         rounds = [r.to_dict() for r in self.rounds]
         found: dict[str, Any] = without_nan({"specdec_trace": VERSION, **self.figures(), "rounds": rounds})
         return found
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trace:
-        """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
+        """Return the trace that `to_dict` wrote; every statistic follows from its rounds and times.
 
-        InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
+        Raises `InputError` for another version, or a field that is missing, wrong or inconsistent.
 
         Examples
         --------
         >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        return cls._described(Fields(values, "", kind=InputError))
+        return cls._described(Fields(values, "", error_type=InputError))
 
     @classmethod
     def _described(cls, found: Fields) -> Trace:
-        """The same of a dict within another one."""
+        """Read a trace from a dict within another."""
         found.check_version("specdec_trace", VERSION)
         rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
         prefill_s, n_sequences = found.amount("prefill_s", below=MAX_TIME), found.integer("n_sequences")
@@ -514,11 +513,11 @@ class Trace(RoundTimes):
         return trace if target_s is None or target_s == trace.target_s else trace._with_target_s(target_s)
 
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
-        """The trace as a `pandas.DataFrame`, with a row for each round or for each token.
+        """Return the trace as a `pandas.DataFrame`, with a row per round or per token.
 
-        The first column is ``run``: which of the runs of a `joined` trace, from 0. The others are those of
-        `Round.to_dict`, or of a token ``round``, ``position`` (in the new text, from 0), ``token``,
-        ``origin`` (`Round.origin`) and ``beta``, of the draft that was judged there, NaN where none was.
+        The first column, ``run``, numbers the traces of a `joined` one from 0. The others are those of
+        `Round.to_dict`; or per token, ``round``, ``position`` (in the new text, from 0), ``token``,
+        ``origin`` (`Round.origin`) and ``beta`` of the draft token judged there, NaN without one.
 
         Examples
         --------
@@ -541,36 +540,36 @@ class Trace(RoundTimes):
         return data_frame(rows, ["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
 
     def summary(self) -> str:
-        """The figures as a table for reading."""
+        """Return the statistics as a table for reading."""
         low, high = self.acceptance_interval()
         accepted = f"{self.n_accepted} of {self.n_drafted}"
         c, expected = f"{self.cost_coefficient:.3f}", f"{self.expected_tokens_per_call:.2f}"
         predicted = f"{self.predicted_speedup:.2f}"
         if self.invalid_prediction:
-            predicted += f" ! above {expected} tokens per run: the times are unreliable"
+            predicted += f" ! above {expected} tokens per pass: the times are unreliable"
         ideal = f"{self.ideal_speedup:.2f} (Theorem 3.8)"
         without_t1 = bool(self.n_drafted) and math.isnan(self.target_s)
         if without_t1:
-            c += " (against a run on all rows of a round, for t(1) is not known)"
+            c += " (relative to whole rounds, because t(1) is unknown)"
         if self._has_trees():
-            expected = predicted = ideal = "not defined for trees"
+            expected = predicted = ideal = "undefined for trees"
         elif without_t1:
-            predicted = "not known without t(1), see Trace.against"
+            predicted = "unknown without t(1), see Trace.against"
         rate = f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"
         length = f"{self.mean_acceptance_length:.2f}"
         if self.n_drafted:
-            accepted += f" ({self.draft_acceptance_rate:.3f}) accepted/drafted (vLLM)"
+            accepted += f" ({self.draft_acceptance_rate:.3f}) of the draft tokens (vLLM)"
         else:
-            rate = c = length = "none, nothing was drafted"
+            rate = c = length = "none (nothing was drafted)"
         times = (
             ("prefill", self.prefill_s), ("drafting", self.draft_s), ("verification", self.verify_s),
             ("other", self.other_s),
         )  # fmt: skip
         rows = [
-            ("new tokens", f"{self.n_tokens}"), ("runs of the target", f"{self.n_calls}"),
-            ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {expected})"),
+            ("new tokens", f"{self.n_tokens}"), ("target forward passes", f"{self.n_calls}"),
+            ("tokens per pass", f"{self.tokens_per_call:.2f} (expected: {expected})"),
             ("acceptance rate", f"{rate} per judged token (paper)" if self.n_drafted else rate),
-            ("drafts accepted", accepted), ("mean acceptance length", length),
+            ("draft tokens accepted", accepted), ("mean accepted length", length),
             ("acceptance histogram", " ".join(map(str, self.acceptance_histogram))),
             ("acceptance by position", " ".join(f"{share:.2f}" for share in self.acceptance_by_position)),
             ("cost coefficient", c), ("predicted speed-up", predicted), ("ideal speed-up", ideal),
@@ -578,9 +577,9 @@ class Trace(RoundTimes):
             ("tokens per second", f"{self.tokens_per_s:.1f}"),
         ]  # fmt: skip
         if not math.isnan(self.experts_per_call):
-            rows.insert(3, ("experts read by a layer", f"{self.experts_per_call:.2f} in a run"))
+            rows.insert(3, ("experts read per layer", f"{self.experts_per_call:.2f} per pass"))
         if self.n_sequences > 1:
-            rows.append(("times are of a batch of", f"{self.n_sequences} sequences"))
+            rows.append(("times of a batch of", f"{self.n_sequences} sequences"))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
@@ -593,10 +592,10 @@ class Trace(RoundTimes):
 
 
 class Step(NamedTuple):
-    """One run of the target and what of it is in the text.
+    """One target forward pass and its share of the text.
 
-    Accepted tokens (a drafted end-of-text token is one), the new tokens `n_emitted` and `betas` count as far
-    as the text goes. `depth` is the length of the longest drafted path.
+    Accepted tokens (including a drafted end-of-text token), new tokens `n_emitted` and `betas` count up to
+    the end of the text. `depth` is the length of the longest drafted path.
     """
 
     n_drafted: int
@@ -607,17 +606,17 @@ class Step(NamedTuple):
 
 
 def steps_of(trace: Trace) -> tuple[Step, ...]:
-    """The steps of a run. What a round gave after the end of the text counts in none of them."""
+    """Return the steps of a run, without anything after the end of the text."""
     return tuple(
         Step(r.n_drafted, r.depth, min(r.n_accepted, r.kept), r.kept, r.betas[: r.kept]) for r in trace.rounds
     )
 
 
 class StepFigures:
-    """What became of the drafts of steps, under the names that vLLM gives the figures.
+    """vLLM's acceptance metrics over steps.
 
-    vLLM counts what was accepted after an end of text too; here that is left out, so that the mean acceptance
-    length is what its name says: new tokens a step.
+    Unlike vLLM, tokens accepted after the end of a text are excluded, so that the mean acceptance length is
+    the mean number of new tokens.
     """
 
     def __init__(self, steps: Iterable[Step]) -> None:
@@ -626,44 +625,44 @@ class StepFigures:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens of a step that verified a draft, the target's own token included; NaN without any."""
+        """New tokens per step that verified a draft, the target's own token included; NaN without any."""
         return _ratio(sum(step.n_emitted for step in self._drafted), len(self._drafted))
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted over drafted tokens; NaN where nothing was drafted."""
+        """Accepted over draft tokens; NaN if nothing was drafted."""
         n_accepted = sum(step.n_accepted for step in self._drafted)
         return _ratio(n_accepted, sum(step.n_drafted for step in self._drafted))
 
     @property
     def per_position_acceptance_rate(self) -> tuple[float, ...]:
-        """Share of the steps with a draft that accepted a first, second, … token of it."""
+        """Share of the verifying steps that accepted a first, second, … draft token."""
         n, reach = len(self._drafted), max((step.depth for step in self._drafted), default=0)
         return tuple(sum(step.n_accepted > i for step in self._drafted) / n for i in range(reach))
 
     @property
     def tokens_per_call(self) -> float:
-        """New tokens per run of the target, steps without a draft included: 1 in plain decoding."""
+        """New tokens per target forward pass, including steps without a draft: 1 in plain decoding."""
         return _ratio(sum(step.n_emitted for step in self._steps), len(self._steps))
 
 
 def invalid_ratio(gamma: int, ratio: float) -> str:
-    """Why t(gamma + 1) / t(1) is an error of measurement: it is below 1; empty if it is not, and for NaN."""
+    """Why t(gamma + 1) / t(1) is a measurement error (below 1); empty if it is valid or NaN."""
     return f"invalid: t({gamma + 1})/t(1) is {ratio:.3f}, below 1" if ratio < 1.0 else ""
 
 
 def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
-    """Why a speed-up is an error of measuring: it is above the tokens per run; empty if not, and for NaN."""
-    if not speedup > tokens_per_run * (1.0 + 1e-9):  # sums of equal times may differ by a rounding
+    """Why a speed-up is a measurement error (above the accepted length); empty if it is valid or NaN."""
+    if not speedup > tokens_per_run * (1.0 + 1e-9):  # rounding of equal sums
         return ""
     digits = 2
-    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_run:.{digits}f}":  # as of a weak draft
+    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_run:.{digits}f}":  # for a weak draft
         digits += 1
-    return f"invalid: {speedup:.{digits}f} is above {tokens_per_run:.{digits}f} tokens per run"
+    return f"invalid: {speedup:.{digits}f} is above the mean accepted length, {tokens_per_run:.{digits}f}"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval (low, high) of a share of `n`; (NaN, NaN) of none."""
+    """Wilson's score interval (low, high) of a share of `n`; (NaN, NaN) for n = 0."""
     if n == 0:
         return math.nan, math.nan
     z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
@@ -674,5 +673,5 @@ def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[flo
 
 
 def _ratio(numerator: float, denominator: float) -> float:
-    """numerator / denominator, NaN where there is nothing to divide by."""
+    """numerator / denominator; NaN for a denominator of 0."""
     return numerator / denominator if denominator else math.nan

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.damage import file_case
 from fuzz.drafts import descriptions, draw_draft
-from fuzz.files import KINDS
+from fuzz.files import FILE_FORMATS
 from fuzz.running import Case
 from fuzz.settings import TRANSFORMS, draw_sampling, draw_settings
 from worlds.constraints import draw_constraint
@@ -39,7 +39,7 @@ def cases(draw: Callable[..., Any], what: str, alarm: float = 1e-6) -> Case:
 def damaged_files(draw: Callable[..., Any]) -> Case:
     """Damaged files of all kinds."""
     draws = Draws(draw)
-    return file_case(draws, draws.choice(KINDS))
+    return file_case(draws, draws.choice(FILE_FORMATS))
 
 
 def _world(draws: Draws, **fixed: Any) -> Case:

@@ -450,7 +450,7 @@ _KINDS: dict[str, _Kind] = {
        for method in _LEARNED},
 }  # fmt: skip
 """How the sound files of a kind are written, and what is done with them."""
-KINDS = tuple(_KINDS)
+FILE_FORMATS = tuple(_KINDS)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import specdec
 from specdec import reference
 from specdec.settings_table import table_of
-from worlds.constraints import HashConstraint, allowed_after
+from worlds.constraints import RandomConstraint, allowed_after
 from worlds.draws import Draws
 
 Probs = NDArray[np.float64]
@@ -78,9 +78,9 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
         if greedy and (name == "temperature" or row.truncates):
             values.pop(name, None)
         elif name not in values:
-            assert row.kind is not None and row.served is not None, f"{name} has no values to draw"
+            assert row.value_type is not None and row.served is not None, f"{name} has no values to draw"
             low, high = row.served
-            numbers: Any = st.integers if row.kind is int else st.floats
+            numbers: Any = st.integers if row.value_type is int else st.floats
             values[name] = (0.15, numbers(low, min(high, low + 6)))
     return draws.fields(**values)
 
@@ -145,11 +145,11 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("gamma"), list):
         found["gamma"] = EveryOther(found["gamma"][1])
     if "structure" in found:
-        kind, value, _ = found.pop("structure")
-        found[kind] = value
+        kind, constraint, _ = found.pop("structure")
+        found[kind] = constraint
     made: dict[str, Callable[[Any], Any]] = {
         "prompt_cache": _prompt_cache, "transform": TRANSFORMS.__getitem__,
-        "constraint": lambda given: HashConstraint(**given),
+        "constraint": lambda given: RandomConstraint(**given),
         "draft_sampling": lambda given: specdec.Sampling(**given),
     }  # fmt: skip
     return {name: made[name](value) if name in made else value for name, value in found.items()}
@@ -219,11 +219,12 @@ def distribution_after(
     """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
     adjusted, new, allowed = _adjusted(settings, logits, text, n_prompt, target), list(text[n_prompt:]), None
     if "constraint" in settings:
-        allowed = HashConstraint(**settings["constraint"]).allowed(new)
+        allowed = RandomConstraint(**settings["constraint"]).allowed(new)
     elif "structure" in settings:
         assert target is not None
-        may_end = not settings.get("ignore_eos", False)
-        allowed = allowed_after(settings["structure"], target, new, may_end=may_end)
+        allowed = allowed_after(
+            settings["structure"], target, new, may_end=not settings.get("ignore_eos", False)
+        )
     if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
     probs = _standardized(settings, adjusted)

@@ -15,7 +15,7 @@ ARGUMENTS = {
     "token_recycling": ("matrix", "parents", "chances"), "lookahead": ("window", "ngram", "candidates"),
     "ensemble": ("adaptive", "gammas", "drafts"),
     "python": ("name", "propose", "begin", "commit", "proposal_type", "generator", "trees", "reads_source"),
-    "watched": ("draft", "corrections"), "random": (), "fixed_acceptance": ("draft", "alpha", "texts"),
+    "recorded": ("draft", "samples"), "random": (), "fixed_acceptance": ("draft", "alpha", "texts"),
 }  # fmt: skip
 """Every method of the core, and its arguments."""
 

@@ -44,7 +44,7 @@ Make = Callable[[World], Any]
 class Repeats:
     """An object of a user's: what followed the last token where it stood before, in a row or as branches.
 
-    It fails if it is asked about a text whose prompt it was not given.
+    It fails if it is asked about a text whose prompt it did not get.
     """
 
     def __init__(self, *, branches: bool = False) -> None:
@@ -69,7 +69,7 @@ class Repeats:
 
 
 class Scripted:
-    """Return fixed proposals, or those of a function of text and budget; record all calls."""
+    """Returns what it is given, or what a function of text and budget returns; records its calls."""
 
     def __init__(self, answer: Any, gamma: int | None = None, seconds: float = 0.0) -> None:
         self.answer, self.seconds = answer, seconds

@@ -23,9 +23,9 @@ class World:
     looks: bool = False  # whether the draft may look at a token before it proposes it
     reading: tuple[float, float] = (0.0, 0.0)
     """Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
-    row is not among those of another, as the policy knows."""
+    row is not among those of another."""
     noise: float = 0.05  # of the logarithm of every time; one round in 50 takes three times as long
-    riders: int = 0
+    extra_tokens: int = 0
     """Extra query tokens after every row of a round that drafts: so many draft tokens there are at most, and
     none after a round that did not draft."""
 
@@ -35,7 +35,7 @@ class World:
 
     def fixed_rate(self, gamma: int) -> float:
         """Tokens per second with this gamma, by equation (1)."""
-        verify_s = self.verify((gamma + 1) * (1 + (self.riders if gamma else 0)))
+        verify_s = self.verify((gamma + 1) * (1 + (self.extra_tokens if gamma else 0)))
         return sum(self.alpha**k for k in range(gamma + 1)) / (verify_s + gamma * self.cost)
 
     @property
@@ -44,7 +44,7 @@ class World:
 
     @property
     def best_rate(self) -> float:
-        return max(map(self.fixed_rate, range((self.riders or MAX_GAMMA) + 1)))
+        return max(map(self.fixed_rate, range((self.extra_tokens or MAX_GAMMA) + 1)))
 
 
 class Play:
@@ -57,11 +57,11 @@ class Play:
     def __init__(self, world: World, seed: int, learned: _core.AdaptiveGamma | None = None) -> None:
         self.world = world
         self.learned = _core.AdaptiveGamma() if learned is None else learned
-        if world.reading[0] or world.riders:
-            _core._adaptive_gamma_reads(self.learned, *world.reading, world.riders)  # type: ignore[attr-defined]
+        if world.reading[0] or world.extra_tokens:
+            _core._adaptive_gamma_reads(self.learned, *world.reading, world.extra_tokens)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
-        self._gamma = world.riders or MAX_GAMMA
-        self._has_drafted = not world.riders
+        self._gamma = world.extra_tokens or MAX_GAMMA
+        self._has_drafted = not world.extra_tokens
         self.gammas: list[int] = []
         self.tokens = 0.0
         self.seconds = 0.0
@@ -80,9 +80,9 @@ class Play:
         n_rows = sum(len(chain[0]) + 1 for chain in chains)
         n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
         n_tokens = sum(chain[1] + 1 for chain in chains)
-        n_riders = self.world.riders if drafting else 0
-        draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows * (1 + n_riders))
-        self._has_drafted = bool(drafting) or not self.world.riders
+        n_extra = self.world.extra_tokens if drafting else 0
+        draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows * (1 + n_extra))
+        self._has_drafted = bool(drafting) or not self.world.extra_tokens
         _core._adaptive_gamma_end(
             self.learned, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()
         )

@@ -234,19 +234,19 @@ def run_session(
     *, gamma: int = 4, max_new_tokens: int = 40, seeds: list[tuple[int, int]] | None = None,
     n_threads: int = 1, rule: str = "rejection", lenience: float = 1.0,
     transform: Callable[..., Any] | None = None, draft_sampling: dict[str, Any] | None = None,
-    sources: Sequence[Sequence[int] | None] | None = None, scoring: dict[str, Any] | None = None,
+    sources: Sequence[Sequence[int] | None] | None = None, logprobs: dict[str, Any] | None = None,
     **sampling: Any,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
 
-    `laws`: the session's arguments "law" and "n_top".
+    `logprobs`: the arguments "logprobs_of" and "n_top" of the session.
     """
     session = Session(
         target, draft, prompts, gamma=gamma, max_new_tokens=max_new_tokens,
         sampling={"temperature": 0.0} | sampling,
         draft_sampling={"temperature": 0.0} | sampling if draft_sampling is None else draft_sampling,
         seeds=seeds or [(1, i) for i in range(len(prompts))], n_threads=n_threads, keep_logits=True,
-        rule=rule, lenience=lenience, transform=transform, sources=sources, **(scoring or {}),
+        rule=rule, lenience=lenience, transform=transform, sources=sources, **(logprobs or {}),
     )  # fmt: skip
     session.prefill()
     tokens: list[list[int]] = [[] for _ in prompts]

@@ -19,8 +19,8 @@ from worlds.draws import Draws
 
 
 @dataclass
-class HashConstraint:
-    """A constraint whose allowed tokens depend on a hash of all new tokens before.
+class RandomConstraint:
+    """A constraint that allows tokens by a hash of all new tokens before.
 
     Some positions allow one token, so that it is forced; the others `n_allowed`. The text is complete after
     `length` tokens.
@@ -58,9 +58,9 @@ class HashConstraint:
 
 
 class State:
-    """State of a text under a `HashConstraint`; it checks how it is used."""
+    """State of a text under a `RandomConstraint`; it checks how it is used."""
 
-    def __init__(self, constraint: HashConstraint, new: list[int]) -> None:
+    def __init__(self, constraint: RandomConstraint, new: list[int]) -> None:
         self.constraint, self.new, self.was_asked = constraint, new, False
 
     def fork(self) -> State:
@@ -87,7 +87,7 @@ def words(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
     return np.packbits(padded, bitorder="little").view(np.uint32)
 
 
-def obeys(constraint: HashConstraint, new: Sequence[int]) -> bool:
+def obeys(constraint: RandomConstraint, new: Sequence[int]) -> bool:
     """Return whether a text obeys the constraint so far."""
     masks: list[Any] = [constraint.allowed(new[:i]) for i in range(len(new))]
     return all(mask is not None and mask[token] for mask, token in zip(masks, new, strict=True))

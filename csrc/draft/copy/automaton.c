@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Suffixes of the text whose `end` is brought up to date with every token. */
+/* Suffixes of the text whose `end` is updated with every token. */
 #define N_REFRESHED 32
 
 sd_automaton sd_automaton_take(sd_arena* arena, int max_tokens) {
@@ -22,7 +22,7 @@ void sd_automaton_clear(sd_automaton* a) {
     a->states[0] = (sd_automaton_state){.length = 0, .link = -1, .end = -1, .first = -1};
 }
 
-/* Where the edge is, or the empty slot where it would be. */
+/* Slot of the edge, or the empty slot for it. */
 static sd_automaton_edge* slot_of(const sd_automaton* a, int32_t from, int32_t token) {
     uint64_t key = (uint64_t)(uint32_t)from << 32 | (uint32_t)token;
     uint64_t hash = key * UINT64_C(0x9E3779B97F4A7C15);
@@ -37,8 +37,8 @@ static void add_edge(sd_automaton* a, sd_automaton_edge* slot, int32_t from, int
     a->states[from].first = (int32_t)(slot - a->edges);
 }
 
-/* The pieces of state `whole` that are no longer than state `from` and the token end at more positions than
- * the longer ones from now on: they get a state of their own. */
+/* Split state `whole`: its pieces no longer than state `from` plus the token now end at more positions than
+ * the longer ones, and get a state of their own. */
 static int32_t split(sd_automaton* a, int32_t from, int32_t token, int32_t whole) {
     int32_t part = a->n_states++;
     a->states[part] = a->states[whole];
@@ -59,7 +59,7 @@ sd_status sd_automaton_append(sd_automaton* a, int32_t token) {
     if (a->n_tokens >= a->max_tokens)
         return sd_fail(SD_ERR_STATE, "the automaton is full: it was made for %d tokens", a->max_tokens);
     int32_t from = a->last;
-    /* the suffixes of the text so far: with the next token, where they end now is in the past */
+    /* update the ends of the text's suffixes, which the next token turns into earlier occurrences */
     for (int32_t s = a->states[from].link, i = 0; s > 0 && i < N_REFRESHED; s = a->states[s].link, i++)
         a->states[s].end = a->n_tokens - 1;
     int32_t new = a->n_states++, link = 0;

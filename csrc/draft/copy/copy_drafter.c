@@ -3,10 +3,10 @@
 
 #include <limits.h>
 
-/* Edges of a state that are looked at for the next candidate. */
+/* Edges of a state examined for the next candidate. */
 #define N_EDGES 64
 
-/* A sequence: committed text, as far as the drafter was told. */
+/* State of a sequence: its committed text. */
 typedef struct sequence_state {
     const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
     int n_prompt;
@@ -22,13 +22,13 @@ typedef struct copy_drafter {
     sequence_state* states; /* [n_sequences] */
 } copy_drafter;
 
-/* What followed an occurrence of a match; -1 behind its text. */
+/* The token after an occurrence of a match; -1 at the end of its text. */
 static int32_t follower(const sd_automaton* a, sd_match match) {
     int at = a->states[match.state].end + 1;
     return at < a->n_tokens ? a->text[at] : -1;
 }
 
-/* Take in committed text from where the last call ended; note what a copy would have guessed of it. */
+/* Append committed text from where the last call ended; learn which of it a copy would have predicted. */
 static sd_status read_on(copy_drafter* d, sequence_state* r, const int32_t* tokens, int n_tokens) {
     const sd_automaton* documents = d->options.documents;
     while (r->text.n_tokens < n_tokens) {
@@ -60,14 +60,14 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     copy_drafter* d = (copy_drafter*)base;
-    int room = SD_READ_SLICE;
-    for (int i = 0; i < d->n_sequences && room > 0; i++) {
+    int n_free = SD_READ_SLICE;
+    for (int i = 0; i < d->n_sequences && n_free > 0; i++) {
         sequence_state* r = &d->states[i];
-        int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &room);
+        int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &n_free);
         if (n_here == 0) continue;
         SD_TRY(read_on(d, r, r->prompt, r->text.n_tokens + n_here));
     }
-    *done = room > 0;
+    *done = n_free > 0;
     return SD_OK;
 }
 
@@ -76,7 +76,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     return read_on(d, &d->states[sequence], tokens, n_tokens);
 }
 
-/* To copy from `at` on: of the drafted text itself with the guesses behind it, or of documents. */
+/* Copy from `at` on: from the drafted text with its draft tokens, or from documents. */
 static sd_copy copy_from(const sd_automaton* a, const sd_odds* odds, const sd_proposal* p, int at,
                          int length) {
     if (p != NULL) return (sd_copy){p->text, p->n_text, at, 1, length, odds};
@@ -89,7 +89,7 @@ static int begins_with(const sd_copy* copies, int n, int32_t token) {
     return 0;
 }
 
-/* Append other continuations of a match and of its suffixes, longest first, of each the most recent first. */
+/* Append other continuations of a match and of its suffixes, longest first, most recent first. */
 static void add_others(const copy_drafter* d, const sd_automaton* a, const sd_odds* odds,
                        const sd_proposal* p, sd_match match, sd_copy* copies, int* n) {
     while (*n < d->options.n_candidates && match.length >= d->options.min_match) {
@@ -114,13 +114,13 @@ static int find_copies(const copy_drafter* d, const sd_proposal* p, sd_copy* cop
     const sd_automaton *text = &r->text, *documents = d->options.documents;
     sd_match in_text = sd_automaton_repeated(text), in_documents = r->in_documents;
     if (p->n_text > text->n_tokens) in_text = (sd_match){text->last, text->n_tokens};
-    for (int i = text->n_tokens; i < p->n_text; i++) { /* guesses of others: read, not taken in */
+    for (int i = text->n_tokens; i < p->n_text; i++) { /* draft tokens of others: matched, not appended */
         sd_match_advance(&in_text, text, p->text[i]);
         if (documents) sd_match_advance(&in_documents, documents, p->text[i]);
     }
     int n = 0, min_match = d->options.min_match;
     int text_copied = in_text.length < min_match, documents_copied = in_documents.length < min_match;
-    for (int i = 0; i < 2; i++) { /* the longer match first, the text's own on ties */
+    for (int i = 0; i < 2; i++) { /* the longer match first; the text's own on ties */
         if (!text_copied && (documents_copied || in_text.length >= in_documents.length)) {
             copies[n++] =
                 copy_from(text, &r->text_odds, p, text->states[in_text.state].end + 1, in_text.length);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Cases that the estimate without any case counts for, and after how many cases the old ones are halved. */
+/* Weight of the prior in cases, and the number of cases after which old ones are halved. */
 #define PRIOR_CASES 4.0
 #define MEMORY 64.0
 
@@ -53,11 +53,11 @@ void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
         }
         if (best < 0) return;
         int32_t token = sd_copy_token(open[best], n_made[best]);
-        if (!sd_proposal_allows(p, nodes[best], token)) { /* the form of the text ends the copy */
+        if (!sd_proposal_allows(p, nodes[best], token)) { /* the constraint ends the copy */
             ended[best] = 1;
             continue;
         }
-        if (!sd_proposal_worth_verifying(p, nodes[best], best_confidence)) return; /* nor do others pay */
+        if (!sd_proposal_worth_verifying(p, nodes[best], best_confidence)) return; /* nor do the others pay */
         n_made[best]++;
         nodes[best] = sd_proposal_add_point(p, nodes[best], token, best_confidence);
     }

@@ -1,38 +1,38 @@
-/* Copying as a way to draft: which text is copied from where on, and how often that was right before. */
+/* Drafting by copying: what to copy, from which index, and how often that was right before. */
 #pragma once
 
 #include "drafter.h"
 
-/* Lengths of a match that are told apart; longer ones count as the longest. */
+/* Bins by length of a match; longer ones fall into the last. */
 #define SD_COPY_LENGTHS 33
-/* The most texts that are copied in one round. */
+/* Most copies in one round. */
 #define SD_MAX_COPIES 16
 
-/* How often the token after a match of each length was foretold: what a copy's confidence comes from. */
+/* How often a match of each length predicted the next token: the confidence of copies. */
 typedef struct sd_odds {
     double tried[SD_COPY_LENGTHS], right[SD_COPY_LENGTHS];
 } sd_odds;
 
 void sd_odds_clear(sd_odds* odds);
-/* A match of this length has, or has not, foretold the next token. Old cases count less. */
+/* Learn whether a match of this length predicted the next token. Old cases count less. */
 void sd_odds_learn(sd_odds* odds, int length, int right);
-/* Chance that a match of this length foretells the next token, in (0, 1). */
+/* Chance that a match of this length predicts the next token, in (0, 1). */
 double sd_odds_of(const sd_odds* odds, int length);
 
-/* Something to copy. */
+/* A copy: a text and the index to copy from. */
 typedef struct sd_copy {
     const int32_t* text; /* [n_text] borrowed; a negative token ends the copy */
     int n_text;
     int at;              /* index of the next token, up to n_text */
-    int periodic;        /* behind the text comes what is copied from it: it is the drafted text itself */
+    int periodic;        /* the copy continues with its own tokens: the source is the drafted text itself */
     int length;          /* tokens before `at` that match */
     const sd_odds* odds; /* borrowed */
 } sd_copy;
 
-/* The i-th token that a copy gives; -1 where it ends. */
+/* The i-th token of a copy; -1 at its end. */
 int32_t sd_copy_token(const sd_copy* copy, int i);
 
-/* Append guesses to a proposal: each copy, at most SD_MAX_COPIES, is a chain from the root. As long as there
- * is room and another guess pays, the chain grows whose next guess is likeliest to be accepted. Of copies
- * that begin with the same token only the first is made. */
+/* Append draft tokens to a proposal: each copy, at most SD_MAX_COPIES, is a chain from the root. While there
+ * is capacity and another draft token pays, the chain grows whose next token is likeliest to be accepted. Of
+ * copies with the same first token only the first is drafted. */
 void sd_copies_grow(sd_proposal* proposal, const sd_copy* copies, int n);

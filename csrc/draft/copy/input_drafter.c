@@ -8,25 +8,25 @@
 #include "interrupt.h"
 #include "memory.h"
 
-/* Tokens of a match that are compared; of longer ones the alignment decides. */
+/* Most tokens compared for a match; for longer ones the alignment decides. */
 #define MAX_MATCH 32
-/* Tokens without a counterpart until nothing is drafted, and how far ahead a single one is looked for. */
+/* Tokens without a counterpart at which drafting stops, and how far ahead a single one is searched. */
 #define MAX_LOST 8
 #define NEAR 8
 
-/* Where in its source a text is. */
+/* Alignment of a text with its source. */
 typedef struct alignment {
     int n_text; /* tokens of the text that have been read */
-    int at;     /* index in the source of what follows the last token that has a counterpart */
-    int n_lost; /* tokens read after that one */
-    int length; /* tokens up to it that match in a row */
+    int at;     /* index in the source after the last token with a counterpart */
+    int n_lost; /* tokens read after that token */
+    int length; /* consecutive matching tokens up to it */
 } alignment;
 
 typedef struct sequence_state {
-    const int32_t* source; /* [n_source] the options', the prompt's, the prediction or `prompt` */
+    const int32_t* source; /* [n_source] of the options, of the prompt, the prediction, or `prompt` */
     int n_source;
-    int32_t* prompt; /* [n_text] owned by the arena; of prompts that are their own source */
-    int n_prompt;    /* where the output begins */
+    int32_t* prompt; /* [n_text] owned by the arena; for prompts that are their own source */
+    int n_prompt;    /* index at which the output begins */
     alignment committed;
     sd_odds odds;
 } sequence_state;
@@ -39,7 +39,7 @@ typedef struct input_drafter {
     sequence_state* states; /* [options.n_sequences] */
 } input_drafter;
 
-/* How many tokens of the output up to tokens[n_tokens - 1] are in the source too, up to source[end]. */
+/* Number of equal tokens that end at tokens[n_tokens - 1] of the output and at source[end]. */
 static int match_length(const sequence_state* r, const int32_t* tokens, int n_tokens, int end) {
     int most = n_tokens - r->n_prompt, length = 0;
     if (end + 1 < most) most = end + 1;
@@ -48,14 +48,14 @@ static int match_length(const sequence_state* r, const int32_t* tokens, int n_to
     return length;
 }
 
-/* How well an index in the source, of equal matches, suits: first of all it is ahead, then it is near where a
- * substitution would have led. */
+/* Rank of an index in the source among equal matches: best ahead, then nearest to the index after a
+ * substitution. */
 static int misfit(const sequence_state* r, const alignment* p, int next) {
     int distance = abs(next - (p->at + p->n_lost));
     return next >= p->at ? distance : distance + r->n_source;
 }
 
-/* Look for the longest suffix of the output in the source. */
+/* Find the longest suffix of the output in the source. */
 static void realign(const sequence_state* r, const int32_t* tokens, int min_match, alignment* p) {
     int length = 0, at = 0;
     for (int end = 0; end < r->n_source; end++) {
@@ -67,12 +67,11 @@ static void realign(const sequence_state* r, const int32_t* tokens, int min_matc
     if (length >= min_match) *p = (alignment){p->n_text, at, 0, length};
 }
 
-/* Take in the text from where the alignment was to its end. odds: learn how often the source was right; or
- * NULL. */
+/* Align the rest of the text. odds: learn how often the source was right; or NULL. */
 static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_tokens, int min_match,
                         alignment* p, sd_odds* odds) {
     while (p->n_text < n_tokens) {
-        /* A token without counterpart is looked for in all of the source. */
+        /* searches all of the source for a token without counterpart */
         SD_TRY(sd_interrupted());
         int32_t token = tokens[p->n_text++];
         int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;
@@ -88,8 +87,8 @@ static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_to
     return SD_OK;
 }
 
-/* Tokens of a prompt's source up to the first that the target has not: the vocabulary of an encoder may be
- * another. */
+/* Number of tokens of a prompt's source before the first that the target lacks: the encoder may have another
+ * vocabulary. */
 static int n_known(const sd_prompt* prompt, int n_vocab) {
     int n = 0;
     while (n < prompt->n_source && prompt->source[n] < n_vocab) n++;
@@ -129,8 +128,8 @@ static sd_copy copy_from(const sequence_state* r, int at, int length) {
     return (sd_copy){r->source, r->n_source, at, 0, length, &r->odds};
 }
 
-/* What may be copied. Where tokens have no counterpart, each hypothesis about the edit gives an index to go
- * on. */
+/* Find what to copy. After tokens without a counterpart, each hypothesis about the edit gives an index to
+ * continue from. */
 static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_copy* copies, int* n_copies) {
     const sequence_state* r = &d->states[p->sequence];
     alignment now = r->committed;

@@ -3,44 +3,44 @@
 
 #include <limits.h>
 
-/* Of more occurrences of a piece than these so many count, evenly spread over its range. */
+/* Most occurrences of a piece that count: of more, this many are sampled evenly over the range. */
 #define OCCURRENCES 256
 
-typedef struct suffix_guess {
+typedef struct suffix_draft_token {
     int32_t token;
-    int parent;   /* index of the guess before it; -1: it comes first */
-    int depth;    /* 1: it comes first */
-    double share; /* how many of the occurrences of all before it go on with it */
+    int parent;   /* index of the draft token before it; -1: none */
+    int depth;    /* 1: the first */
+    double share; /* share of the occurrences before it that continue with it */
     double value; /* product of the shares down to it */
-} suffix_guess;
+} suffix_draft_token;
 
 typedef struct wish {
-    int n;            /* at most */
-    int depth;        /* in a row at most */
-    double min_value; /* of each guess, > 0 */
+    int n;            /* most draft tokens */
+    int depth;        /* most in a row */
+    double min_value; /* least value of each draft token, > 0 */
     int branches;     /* 0: a chain */
 } wish;
 
-/* Guesses that are not made yet, and what they rest on. The occurrences of different ones are different. */
+/* A draft token that is not taken yet, with its occurrences. Branches have disjoint occurrences. */
 typedef struct branch {
-    suffix_guess guess;
+    suffix_draft_token drafted;
     int begin, end; /* its occurrences, in `found` */
 } branch;
 
 typedef struct search {
-    int32_t* found; /* [OCCURRENCES] places */
+    int32_t* found; /* [OCCURRENCES] positions */
     branch* open;   /* [OCCURRENCES] in the order in which they were found */
     int n_open;
-    suffix_guess* guesses; /* [n] of the last search, parents first */
+    suffix_draft_token* draft_tokens; /* [n] of the last search, parents first */
     int n;
-    double expected; /* Σ value: the tokens that they are expected to bring */
+    double expected; /* Σ value: expected accepted tokens */
 } search;
 
-/* A search for at most `room` guesses. */
-static search take_search(sd_arena* arena, int room) {
+/* Take a search for at most `capacity` draft tokens. */
+static search take_search(sd_arena* arena, int capacity) {
     return SD_MAKE(search, .found = sd_arena_take(arena, OCCURRENCES, sizeof(int32_t)),
                    .open = sd_arena_take(arena, OCCURRENCES, sizeof(branch)),
-                   .guesses = sd_arena_take(arena, (size_t)room, sizeof(suffix_guess)));
+                   .draft_tokens = sd_arena_take(arena, (size_t)capacity, sizeof(suffix_draft_token)));
 }
 
 typedef struct source {
@@ -48,29 +48,30 @@ typedef struct source {
     int n;
 } source;
 
-/* The i-th token behind a place, from 1; -1 where nothing follows. */
-static int32_t behind(source text, int32_t place, int i) {
-    return i < text.n - place ? text.tokens[place + i] : -1;
+/* The i-th token after a position, from 1; -1 at the end. */
+static int32_t token_after(source text, int32_t position, int i) {
+    return i < text.n - position ? text.tokens[position + i] : -1;
 }
 
-/* Sort places [n] by the i-th token behind them. Mostly that is one token, or few. */
-static void sort(source text, int32_t* places, int n, int i) {
+/* Sort positions [n] by the i-th token after them, which mostly takes one or few values. */
+static void sort(source text, int32_t* positions, int n, int i) {
     for (int j = 1; j < n; j++) {
-        int32_t place = places[j], token = behind(text, place, i);
+        int32_t position = positions[j], token = token_after(text, position, i);
         int at = j;
-        for (; at > 0 && behind(text, places[at - 1], i) > token; at--) places[at] = places[at - 1];
-        places[at] = place;
+        for (; at > 0 && token_after(text, positions[at - 1], i) > token; at--)
+            positions[at] = positions[at - 1];
+        positions[at] = position;
     }
 }
 
-/* Open what follows occurrences [begin, end) of a guess, by its index, or of no guess, -1. */
-static void open_behind(search* s, source text, int parent, int begin, int end) {
-    int depth = parent < 0 ? 1 : s->guesses[parent].depth + 1;
-    double value = parent < 0 ? 1.0 : s->guesses[parent].value;
+/* Open the continuations of occurrences [begin, end) of draft token `parent`; -1: of the match. */
+static void open_after(search* s, source text, int parent, int begin, int end) {
+    int depth = parent < 0 ? 1 : s->draft_tokens[parent].depth + 1;
+    double value = parent < 0 ? 1.0 : s->draft_tokens[parent].value;
     sort(text, s->found + begin, end - begin, depth);
     for (int i = begin, next; i < end; i = next) {
-        int32_t token = behind(text, s->found[i], depth);
-        for (next = i + 1; next < end && behind(text, s->found[next], depth) == token;) next++;
+        int32_t token = token_after(text, s->found[i], depth);
+        for (next = i + 1; next < end && token_after(text, s->found[next], depth) == token;) next++;
         if (token < 0) continue;
         double share = (double)(next - i) / (end - begin);
         s->open[s->n_open++] = (branch){{token, parent, depth, share, value * share}, i, next};
@@ -80,44 +81,45 @@ static void open_behind(search* s, source text, int parent, int begin, int end) 
 static branch take_best(search* s) {
     int best = 0;
     for (int i = 1; i < s->n_open; i++)
-        if (s->open[i].guess.value > s->open[best].guess.value) best = i;
+        if (s->open[i].drafted.value > s->open[best].drafted.value) best = i;
     const branch taken = s->open[best];
     s->n_open--;
     for (int i = best; i < s->n_open; i++) s->open[i] = s->open[i + 1];
     return taken;
 }
 
-/* Search below the occurrences in a range of an order of `tokens` [n_tokens]; a negative token ends what
- * follows an occurrence. One after the other the guess of the highest value is made, of equal ones that which
- * was found first; those that follow one guess are found in the order of their tokens. */
+/* Search the continuations of the occurrences in a range of an order of `tokens` [n_tokens]; a negative token
+ * ends a continuation. Takes draft tokens in descending order of value, the first found on ties; siblings are
+ * found in the order of their tokens. */
 static void run_search(search* s, const sd_suffix_order* o, sd_suffix_range range, const int32_t* tokens,
                        int n_tokens, const wish* wanted) {
     const source text = {tokens, n_tokens};
     int n_all = range.end - range.begin;
     int n_found = n_all < OCCURRENCES ? n_all : OCCURRENCES;
     for (int i = 0; i < n_found; i++)
-        s->found[i] = o->places[range.begin + (int)((int64_t)i * n_all / n_found)];
+        s->found[i] = o->positions[range.begin + (int)((int64_t)i * n_all / n_found)];
     s->n = s->n_open = 0;
     s->expected = 0.0;
-    open_behind(s, text, -1, 0, n_found);
+    open_after(s, text, -1, 0, n_found);
     while (s->n < wanted->n && s->n_open > 0) {
         const branch best = take_best(s);
-        if (best.guess.value < wanted->min_value) return;
+        if (best.drafted.value < wanted->min_value) return;
         if (!wanted->branches) s->n_open = 0;
-        s->guesses[s->n] = best.guess;
-        s->expected += best.guess.value;
-        if (best.guess.depth < wanted->depth) open_behind(s, text, s->n, best.begin, best.end);
+        s->draft_tokens[s->n] = best.drafted;
+        s->expected += best.drafted.value;
+        if (best.drafted.depth < wanted->depth) open_after(s, text, s->n, best.begin, best.end);
         s->n++;
     }
 }
 
-/* A sequence: committed text, as far as the drafter was told. */
+/* State of a sequence: its committed text. */
 typedef struct sequence_state {
     const int32_t* prompt; /* [n_prompt] borrowed until it has been read */
     int n_prompt;
     int n_read;            /* tokens that have been read */
-    sd_suffix_order order; /* of all of them but the last: what follows is known */
-    sd_suffix_tree* tree;  /* of the memory when the sequence began, with a reference; NULL: not begun yet */
+    sd_suffix_order order; /* of all of them but the last, which nothing follows yet */
+    /* the memory's tree when the sequence began, with a reference; NULL: not begun yet */
+    sd_suffix_tree* tree;
 } sequence_state;
 
 typedef struct suffix_drafter {
@@ -125,13 +127,13 @@ typedef struct suffix_drafter {
     sd_suffix_drafter_options options;
     int n_vocab, n_sequences;
     sequence_state* states; /* [n_sequences] */
-    int32_t* slice;         /* [2 · SD_READ_SLICE] places that are being sorted, and scratch */
-    int32_t* nodes;         /* [gamma] the node of each guess; -1: it has none */
+    int32_t* slice;         /* [2 · SD_READ_SLICE] positions being sorted, and scratch */
+    int32_t* nodes;         /* [gamma] the node of each draft token; -1: none */
     search in_text, in_memory;
-    sd_odds prior; /* without any case: how far a match of some length is trusted */
+    sd_odds prior; /* without cases: prior trust in matches by length */
 } suffix_drafter;
 
-/* Take in text from where the last call ended. */
+/* Append text from where the last call ended. */
 static sd_status read_on(suffix_drafter* d, sequence_state* r, const int32_t* tokens, int n_tokens) {
     while (r->n_read < n_tokens) {
         int n_here = n_tokens - r->n_read, n = 0;
@@ -158,14 +160,14 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
     suffix_drafter* d = (suffix_drafter*)base;
-    int room = SD_READ_SLICE;
-    for (int i = 0; i < d->n_sequences && room > 0; i++) {
+    int n_free = SD_READ_SLICE;
+    for (int i = 0; i < d->n_sequences && n_free > 0; i++) {
         sequence_state* r = &d->states[i];
-        int n_here = sd_slice_take(r->n_prompt, r->n_read, &room);
+        int n_here = sd_slice_take(r->n_prompt, r->n_read, &n_free);
         if (n_here == 0) continue;
         SD_TRY(read_on(d, r, r->prompt, r->n_read + n_here));
     }
-    *done = room > 0;
+    *done = n_free > 0;
     return SD_OK;
 }
 
@@ -174,8 +176,8 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     return read_on(d, &d->states[sequence], tokens, n_tokens);
 }
 
-/* Search what follows the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns the
- * length of the suffix. */
+/* Search the continuations of the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns
+ * the length of the suffix. */
 static int look_up(const suffix_drafter* d, search* s, const sd_proposal* p, const sd_suffix_order* order,
                    const int32_t* tokens, int n_tokens) {
     const sd_suffix suffix = {p->text + p->n_text - 1, p->n_text};
@@ -189,17 +191,17 @@ static int look_up(const suffix_drafter* d, search* s, const sd_proposal* p, con
     return range.length;
 }
 
-/* Append guesses to a proposal. Where one does not pay, none of a lower value does. */
+/* Append draft tokens to a proposal. If one does not pay, none of a lower value does. */
 static void append(const suffix_drafter* d, const search* s, int length, sd_proposal* p) {
     for (int i = 0; i < s->n; i++) {
-        const suffix_guess* guess = &s->guesses[i];
-        int parent = guess->parent < 0 ? 0 : d->nodes[guess->parent];
+        const suffix_draft_token* drafted = &s->draft_tokens[i];
+        int parent = drafted->parent < 0 ? 0 : d->nodes[drafted->parent];
         d->nodes[i] = -1;
-        if (parent < 0 || !sd_proposal_allows(p, parent, guess->token)) continue;
-        double confidence = guess->share * sd_odds_of(&d->prior, length + guess->depth - 1);
+        if (parent < 0 || !sd_proposal_allows(p, parent, drafted->token)) continue;
+        double confidence = drafted->share * sd_odds_of(&d->prior, length + drafted->depth - 1);
         if (!sd_proposal_has_capacity(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence))
             return;
-        d->nodes[i] = sd_proposal_add_point(p, parent, guess->token, confidence);
+        d->nodes[i] = sd_proposal_add_point(p, parent, drafted->token, confidence);
     }
 }
 
@@ -234,8 +236,8 @@ static void lay_out(suffix_drafter* d, const sd_drafting* drafting) {
     d->in_text = take_search(&d->base.arena, drafting->gamma);
     d->in_memory = take_search(&d->base.arena, drafting->gamma);
     for (int i = 0; i < d->n_sequences; i++) {
-        int32_t* places = sd_arena_take(&d->base.arena, (size_t)drafting->n_text, sizeof *places);
-        if (d->base.arena.base != NULL) d->states[i].order.places = places;
+        int32_t* positions = sd_arena_take(&d->base.arena, (size_t)drafting->n_text, sizeof *positions);
+        if (d->base.arena.base != NULL) d->states[i].order.positions = positions;
     }
 }
 

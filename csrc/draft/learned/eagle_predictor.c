@@ -8,59 +8,59 @@
 #include "forward.h"
 #include "tensor_list.h"
 
-/* Rows of a text that are read together with the root's, at most: more are read in slices. */
+/* Most rows of a text read together with the root's; more are read in slices. */
 #define MOST_CATCH_UP 64
 
-typedef struct reading {
-    const int32_t* prompt;  /* [n_prompt] on its way into the cache; borrowed */
-    int n_prompt;           /* 0: there is nothing to be read */
-    const sd_cache* target; /* which holds the prompt without its last token; borrowed */
-    int32_t first;          /* the first token of the text whose rows are committed */
-    int n_true;             /* pending nodes, the first ones, that have read the target's hidden states */
+typedef struct sequence_state {
+    const int32_t* prompt;  /* [n_prompt] being read into the cache; borrowed */
+    int n_prompt;           /* 0: nothing to read */
+    const sd_cache* target; /* target's cache, which holds the prompt without its last token; borrowed */
+    int32_t first;          /* first token of the text whose rows are committed */
+    int n_true;             /* number of first pending nodes that have read the target's hidden states */
     sd_failure* failure;    /* of the sequence alone; borrowed */
-} reading;
+} sequence_state;
 
 typedef struct eagle_predictor {
     sd_predictor base; /* must stay first */
     const sd_eagle* eagle;
     int n_sequences;
-    int n_nodes;  /* of a proposal, without the root */
-    int catch_up; /* rows that are read together with the root's */
-    int row_room; /* rows of a sequence in one run */
-    int n_vocab;  /* of the target */
+    int n_nodes;      /* of a proposal, without the root */
+    int catch_up;     /* rows read together with the root's */
+    int row_capacity; /* rows of a sequence in one forward pass */
+    int n_vocab;      /* of the target */
     sd_workspace workspace;
-    sd_cache* caches;    /* [n_sequences] row k in slot k */
-    reading* readings;   /* [n_sequences] */
-    sd_branch* branches; /* [n_sequences] */
-    int32_t* pending;    /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
-    int32_t* parents;    /* [n_sequences, row_room] of the rows of one run; and */
-    int32_t* tokens;     /* [n_sequences, row_room] */
-    float* features;     /* [n_sequences, row_room, the wider of features and d_model] */
-    float* own;          /* [n_sequences, n_slots, d_model] what pending rows hand to their children */
-    int n_slots;         /* pending rows of a sequence, at most */
-    float* slice;        /* [slice of a prompt, width] features of a slice */
-    float* logits;       /* [n_sequences · n_rows, ld] where tokens are translated, else no rows */
+    sd_cache* caches;       /* [n_sequences] row k in slot k */
+    sequence_state* states; /* [n_sequences] */
+    sd_branch* branches;    /* [n_sequences] */
+    int32_t* pending;       /* [n_sequences, n_nodes + 1] pending row of each node of the proposal */
+    int32_t* parents;       /* [n_sequences, row_capacity] of the rows of one forward pass */
+    int32_t* tokens;        /* [n_sequences, row_capacity] */
+    float* features;        /* [n_sequences, row_capacity, the wider of features and d_model] */
+    float* own;             /* [n_sequences, n_slots, d_model] outputs of pending rows for their children */
+    int n_slots;            /* most pending rows of a sequence */
+    float* slice;           /* [slice of a prompt, width] features of a slice */
+    float* logits;          /* [n_sequences · n_rows, ld] if tokens are translated, else empty */
     int n_logits;
     ptrdiff_t ld;
 } eagle_predictor;
 
 static int target_width(const sd_eagle* e) { return e->model->config.features.width / e->n_layers; }
 
-static int feature_room(const sd_config* c) {
+static int feature_capacity(const sd_config* c) {
     return c->features.width > c->d_model ? c->features.width : c->d_model;
 }
 
 static void lay_out(eagle_predictor* r) {
     sd_arena* arena = &r->base.arena;
     const sd_config* c = &r->eagle->model->config;
-    size_t n = (size_t)r->n_sequences, rows = n * (size_t)r->row_room, d_model = (size_t)c->d_model;
+    size_t n = (size_t)r->n_sequences, rows = n * (size_t)r->row_capacity, d_model = (size_t)c->d_model;
     r->caches = sd_arena_take(arena, n, sizeof *r->caches);
-    r->readings = sd_arena_take(arena, n, sizeof *r->readings);
+    r->states = sd_arena_take(arena, n, sizeof *r->states);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->pending = sd_arena_take(arena, n, (size_t)(r->n_nodes + 1) * sizeof *r->pending);
     r->parents = sd_arena_take(arena, rows, sizeof *r->parents);
     r->tokens = sd_arena_take(arena, rows, sizeof *r->tokens);
-    r->features = sd_arena_take(arena, rows, (size_t)feature_room(c) * sizeof *r->features);
+    r->features = sd_arena_take(arena, rows, (size_t)feature_capacity(c) * sizeof *r->features);
     r->own = sd_arena_take(arena, n * (size_t)r->n_slots, d_model * sizeof *r->own);
     r->slice = sd_arena_take(arena, (size_t)sd_prompt_slice(r->eagle->model),
                              (size_t)c->features.width * sizeof *r->slice);
@@ -68,7 +68,7 @@ static void lay_out(eagle_predictor* r) {
         sd_arena_take(arena, r->eagle->tokens ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
 }
 
-/* A text has room in the model's context as long as its last row has. */
+/* Does the last row of a text fit the model's context? */
 static int fits(const eagle_predictor* r, int n_text) {
     return n_text >= 2 && n_text - 2 < r->eagle->model->config.n_ctx;
 }
@@ -76,21 +76,21 @@ static int fits(const eagle_predictor* r, int n_text) {
 static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     eagle_predictor* r = (eagle_predictor*)base;
     sd_cache_cut(&r->caches[sequence], 0);
-    r->readings[sequence] = (reading){.first = prompt->tokens[0], .failure = prompt->failure};
+    r->states[sequence] = (sequence_state){.first = prompt->tokens[0], .failure = prompt->failure};
     if (prompt->cache == NULL || !fits(r, prompt->n)) return;
-    r->readings[sequence].prompt = prompt->tokens;
-    r->readings[sequence].n_prompt = prompt->n;
-    r->readings[sequence].target = prompt->cache;
+    r->states[sequence].prompt = prompt->tokens;
+    r->states[sequence].n_prompt = prompt->n;
+    r->states[sequence].target = prompt->cache;
 }
 
-/* The feature of row k, to out [width]: the hidden states of token k. */
+/* Copy the feature of row k, the hidden states of token k, to out [width]. */
 static void take_feature(const eagle_predictor* r, const sd_cache* target, int k, float* out) {
     size_t n = (size_t)target_width(r->eagle);
     for (int i = 0; i < r->eagle->n_layers; i++)
         memcpy(out + (size_t)i * n, sd_cache_captured(target, k, r->eagle->layers[i]), n * sizeof *out);
 }
 
-/* Does the cache keep what is read of its first n tokens? */
+/* Does the cache have the hidden states of its first n tokens? */
 static sd_status check_target(const eagle_predictor* r, const sd_cache* target, int n) {
     int there =
         target != NULL && target->n_committed >= n && target->model->config.d_model == target_width(r->eagle);
@@ -101,7 +101,7 @@ static sd_status check_target(const eagle_predictor* r, const sd_cache* target, 
                    "the draft reads hidden states of the target, expected the text in the target's cache");
 }
 
-/* Commit rows of `text` up to row `end`, a slice of them at most. */
+/* Read and commit rows of `text` up to row `end`, at most one slice. */
 static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* text, const sd_cache* target,
                             int end) {
     int32_t parents[SD_MOST_SLICE];
@@ -121,14 +121,14 @@ static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* tex
     return status;
 }
 
-/* Rows of a prompt that are read before its first round: those before the root's. */
-static int prompt_rows(const reading* g) { return g->n_prompt > 0 ? g->n_prompt - 2 : 0; }
+/* Number of rows of a prompt read before its first round: those before the root's. */
+static int prompt_rows(const sequence_state* g) { return g->n_prompt > 0 ? g->n_prompt - 2 : 0; }
 
 static sd_status read_prompts(sd_predictor* base, int* done) {
     eagle_predictor* r = (eagle_predictor*)base;
     *done = 0;
     for (int i = 0; i < r->n_sequences; i++) {
-        reading* g = &r->readings[i];
+        sequence_state* g = &r->states[i];
         if (r->caches[i].n_committed < prompt_rows(g)) {
             sd_status status = check_target(r, g->target, g->n_prompt - 1);
             if (status == SD_OK) status = read_slice(r, i, g->prompt, g->target, prompt_rows(g));
@@ -141,15 +141,15 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     return SD_OK;
 }
 
-/* Bring the sequence's cache to the rows of the text but for the last, which are read with the root's. */
+/* Bring the sequence's cache up to the text, except for the last rows, which are read with the root's. */
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     eagle_predictor* r = (eagle_predictor*)base;
-    reading* g = &r->readings[p->sequence];
+    sequence_state* g = &r->states[p->sequence];
     sd_cache* cache = &r->caches[p->sequence];
     int end = p->n_text - 2; /* the root's row */
-    /* the last guess in a row is not read */
-    int room = fits(r, p->n_text) ? r->eagle->model->config.n_ctx - end : 0;
-    if (p->depth > room) p->depth = room;
+    /* the last draft token in a row is not read */
+    int limit = fits(r, p->n_text) ? r->eagle->model->config.n_ctx - end : 0;
+    if (p->depth > limit) p->depth = limit;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     SD_TRY(check_target(r, p->cache, p->n_text - 1));
     SD_TRY(sd_cache_settle(cache, g->n_true));
@@ -170,12 +170,12 @@ static int32_t* pending_of(const eagle_predictor* r, int sequence) {
     return r->pending + (ptrdiff_t)sequence * (r->n_nodes + 1);
 }
 
-/* What a pending row of a sequence hands to its children: [d_model]. */
+/* Output of a pending row for its children: [d_model]. */
 static float* own_of(const eagle_predictor* r, int sequence, int row) {
     return r->own + ((ptrdiff_t)sequence * r->n_slots + row) * r->eagle->model->config.d_model;
 }
 
-/* The rows of a text that have not been read, the root's the last. */
+/* Fill in the unread rows of a text, the root's last. */
 static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch, int32_t* tokens,
                      int32_t* parents, float* features) {
     const sd_cache* cache = &r->caches[p->sequence];
@@ -186,13 +186,13 @@ static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch
         take_feature(r, p->cache, row, features + (ptrdiff_t)n * r->eagle->model->config.features.width);
     }
     pending_of(r, p->sequence)[0] = n - 1;
-    r->readings[p->sequence].n_true = n;
+    r->states[p->sequence].n_true = n;
     branch->own_features = 0;
     return n;
 }
 
-static int fill_guesses(eagle_predictor* r, const sd_draft_nodes* of, sd_branch* branch, int32_t* tokens,
-                        int32_t* parents, float* features) {
+static int fill_draft_tokens(eagle_predictor* r, const sd_draft_nodes* of, sd_branch* branch, int32_t* tokens,
+                             int32_t* parents, float* features) {
     const sd_proposal* p = of->proposal;
     int d_model = r->eagle->model->config.d_model;
     int32_t* pending = pending_of(r, p->sequence);
@@ -208,7 +208,7 @@ static int fill_guesses(eagle_predictor* r, const sd_draft_nodes* of, sd_branch*
     return of->n_nodes;
 }
 
-/* Keep what the rows of the last run hand to their children. */
+/* Keep the outputs of the last forward pass for the rows' children. */
 static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
     const sd_model* model = r->eagle->model;
     int d_model = model->config.d_model;
@@ -225,7 +225,7 @@ static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
     }
 }
 
-/* The logits of the tokens that the head knows, where the target has them; the others stay -infinity. */
+/* Move the logits of the head's tokens to the target's ids; the others stay -infinity. */
 static void translate(eagle_predictor* r, int n_rows) {
     int n = sd_head_rows(&r->eagle->model->config);
     for (int row = 0; r->eagle->tokens != NULL && row < n_rows; row++) {
@@ -237,10 +237,10 @@ static void translate(eagle_predictor* r, int n_rows) {
 
 static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
     eagle_predictor* r = (eagle_predictor*)base;
-    ptrdiff_t width = feature_room(&r->eagle->model->config);
+    ptrdiff_t width = feature_capacity(&r->eagle->model->config);
     int n_rows = 0;
     for (int i = 0; i < n; i++) {
-        ptrdiff_t at = (ptrdiff_t)i * r->row_room;
+        ptrdiff_t at = (ptrdiff_t)i * r->row_capacity;
         sd_branch* branch = &r->branches[i];
         float* features = r->features + at * width;
         *branch = SD_MAKE(sd_branch, .cache = &r->caches[batch[i].proposal->sequence],
@@ -250,12 +250,12 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
         branch->n_new =
             batch[i].nodes[0] == 0
                 ? fill_text(r, batch[i].proposal, branch, r->tokens + at, r->parents + at, features)
-                : fill_guesses(r, &batch[i], branch, r->tokens + at, r->parents + at, features);
+                : fill_draft_tokens(r, &batch[i], branch, r->tokens + at, r->parents + at, features);
         n_rows += batch[i].n_nodes;
     }
     sd_status status = sd_forward(&r->workspace, r->branches, n);
     if (status != SD_OK) {
-        for (int i = 0; i < n; i++) r->readings[batch[i].proposal->sequence].n_true = 0;
+        for (int i = 0; i < n; i++) r->states[batch[i].proposal->sequence].n_true = 0;
         return status;
     }
     keep_own(r, batch, n);
@@ -278,7 +278,7 @@ static void release(sd_predictor* base) {
 
 static sd_status reserve(eagle_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->eagle->model;
-    int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_room;
+    int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_capacity;
     int slice = sd_prompt_slice(model);
     int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
     for (int i = 0; i < n; i++) SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
@@ -295,7 +295,7 @@ static sd_status check(const sd_eagle* e, const sd_config* target) {
                c->features.width, e->n_layers, target->d_model);
     for (int i = 0; i < sd_head_rows(c); i++)
         if (e->tokens ? e->tokens[i] < 0 || e->tokens[i] >= target->n_vocab : i >= target->n_vocab)
-            return sd_fail(SD_ERR_VALUE, "the draft guesses the token %d, expected 0 to %d",
+            return sd_fail(SD_ERR_VALUE, "the draft predicts the token %d, expected 0 to %d",
                            e->tokens ? (int)e->tokens[i] : i, target->n_vocab - 1);
     return SD_OK;
 }
@@ -309,7 +309,7 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
                  .base = SD_MAKE(sd_predictor, .begin = begin, .read = read_prompts, .follow = follow,
                                  .predict = predict, .share = share, .free = release),
                  .eagle = options->eagle, .n_sequences = of->drafting->n_sequences, .n_nodes = of->n_nodes,
-                 .catch_up = catch_up, .row_room = of->n_rows > catch_up + 1 ? of->n_rows : catch_up + 1,
+                 .catch_up = catch_up, .row_capacity = of->n_rows > catch_up + 1 ? of->n_rows : catch_up + 1,
                  .n_vocab = of->drafting->n_vocab, .n_slots = catch_up + 1 + of->n_nodes,
                  .n_logits = of->drafting->n_sequences * of->n_rows, .ld = of->drafting->n_vocab);
     sd_status status = SD_OK;

@@ -8,9 +8,9 @@
 #include "pass.h"
 #include "tensor_list.h"
 
-#define MAX_D_MODEL (1 << 20) /* so that the inputs of every head can be counted */
+#define MAX_D_MODEL (1 << 20) /* so that the input size of every head fits an int */
 
-/* The arrays of head k = 1, 2, …; while the arena is counting they have no memory. */
+/* Take the arrays of head k = 1, 2, …; without memory while the arena is counting. */
 static sd_head take_head(sd_arena* arena, const sd_heads_config* c, int k) {
     int d = c->d_model;
     sd_head head = {.blocks = sd_arena_take(arena, (size_t)c->n_blocks, sizeof *head.blocks),
@@ -27,7 +27,7 @@ static sd_head take_head(sd_arena* arena, const sd_heads_config* c, int k) {
     return head;
 }
 
-/* The tensors of head k = 1, 2, … as the folder of a draft names them. */
+/* List the tensors of head k = 1, 2, … by their names in the folder of a draft. */
 static void list_head(sd_tensor_list* list, const sd_heads_config* c, sd_head* head, int k) {
     if (c->see_draft_tokens) sd_tensor_list_add_matrix(list, &head->input, "heads.%d.input.weight", k - 1);
     for (int b = 0; b < c->n_blocks; b++) {
@@ -78,7 +78,7 @@ void sd_heads_free(sd_heads* heads) {
     sd_free(heads);
 }
 
-/* A row that a head computes: for a node, or for all nodes of its depth. */
+/* A row for a head to compute: of a node, or of all nodes of its depth. */
 typedef struct request {
     const sd_proposal* proposal;
     int32_t node;
@@ -89,18 +89,20 @@ typedef struct heads_predictor {
     sd_heads_predictor_options options;
     int n_sequences, n_threads, n_levels;
     int max_requests;  /* of one call */
-    request* requests; /* [max_requests] of this call, those of head 0 first */
-    int* first;        /* [n_heads + 1] where those of each head begin */
-    float* x;          /* [max_requests, ld_x] what the heads have made of the hidden states */
+    request* requests; /* [max_requests] of this call, sorted by head */
+    int* first;        /* [n_heads + 1] first request of each head */
+    float* x;          /* [max_requests, ld_x] hidden states after the heads' blocks */
     float* update;     /* [max_requests, ld_x] */
-    float* seen;     /* [max_requests, (1 + n_heads) · d_model] inputs of heads that see guesses; else none */
-    void* prepared;  /* max_requests rows of the widest input, prepared */
-    float* computed; /* [max_requests, ld_computed] logits of the draft's tokens, of this round so far; of
-                        * heads that see guesses, of this call */
-    int n_computed;  /* rows of it that are in use */
-    int32_t* known;  /* [n_sequences, n_heads] which of them a head gave a sequence; -1: none */
-    int32_t* rows;   /* [n_sequences · rows at once] which of them each node of this call gets */
-    /* The output that heads share, if they do: the target's, or its rows of the draft's tokens. */
+    /* [max_requests, (1 + n_heads) · d_model] inputs of heads that see draft tokens; else none */
+    float* seen;
+    void* prepared; /* max_requests rows of the widest input, prepared */
+    /* [max_requests, ld_computed] logits of the draft's tokens of this round so far; for heads that see draft
+     * tokens, of this call */
+    float* computed;
+    int n_computed; /* rows of it in use */
+    int32_t* known; /* [n_sequences, n_heads] computed row of each head for a sequence; -1: none */
+    int32_t* rows;  /* [n_sequences · rows at once] computed row of each node of this call */
+    /* Output matrix that the heads share, if they do: the target's, or its rows of the draft's tokens. */
     sd_matrix output;
     float* output_bias; /* [n_draft_vocab]; NULL: none */
     float* logits;      /* [n_sequences · rows at once, ld_logits] */
@@ -109,7 +111,7 @@ typedef struct heads_predictor {
 
 static const sd_heads_config* config_of(const heads_predictor* r) { return &r->options.heads->config; }
 
-/* The hidden state that heads read, by its name among captures. */
+/* Layer of the hidden state that heads read, as captures name it. */
 static int capture_of(const heads_predictor* r) { return r->options.target->config.n_layer + 1; }
 
 static void lay_out(heads_predictor* r, const sd_prediction* of) {
@@ -160,8 +162,8 @@ static void forget(heads_predictor* r, const sd_proposal* p) {
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     heads_predictor* r = (heads_predictor*)base;
     const sd_cache* cache = p->cache;
-    int room = p->n_text > 1 ? config_of(r)->n_heads : 0;
-    if (p->depth > room) p->depth = room;
+    int limit = p->n_text > 1 ? config_of(r)->n_heads : 0;
+    if (p->depth > limit) p->depth = limit;
     forget(r, p);
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.target) ||
@@ -171,14 +173,14 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     return SD_OK;
 }
 
-/* Guesses in a row that may be wanted of a proposal. */
+/* Most draft tokens in a row that a proposal may take. */
 static int deepest(const heads_predictor* r, const sd_proposal* p) {
     int n = p->depth < p->budget ? p->depth : p->budget;
     return n < r->n_levels ? n : r->n_levels;
 }
 
-/* Is head k's row wanted for the j-th of the nodes? An output that is shared is computed for all heads at
- * once, as it is read once then. */
+/* Does the j-th node need head k's row? A shared output is computed for all heads at once, so that its
+ * weights are read once. */
 static int wants(const heads_predictor* r, const sd_draft_nodes* of, int j, int k) {
     const sd_proposal* p = of->proposal;
     int32_t node = of->nodes[j];
@@ -197,9 +199,9 @@ static void request_row(heads_predictor* r, const sd_draft_nodes* of, int j, int
     if (p->depths[node] == k) *row = found;
 }
 
-/* Which rows the heads have to compute for nodes, in the order of the heads, and which row each node gets. */
+/* Collect the rows that the heads compute for nodes, in the order of the heads, and the row of each node. */
 static void collect(heads_predictor* r, const sd_draft_nodes* batch, int n) {
-    /* the roots of a round are asked for together: what earlier rounds have computed is done with */
+    /* the roots of a round come together: drop what earlier rounds have computed */
     if (batch[0].nodes[0] == 0 || config_of(r)->see_draft_tokens) {
         r->n_computed = 0;
         for (int i = 0; i < r->n_sequences * config_of(r)->n_heads; i++) r->known[i] = -1;
@@ -218,7 +220,8 @@ static const float* hidden_of(const heads_predictor* r, const sd_proposal* p) {
     return sd_cache_captured(p->cache, p->n_text - 2, capture_of(r));
 }
 
-/* What a head sees: the hidden state, then the embeddings of the tokens from the root to the node. */
+/* Fill the input of a head that sees draft tokens: the hidden state, then the embeddings of the tokens from
+ * the root to the node. */
 static void fill_seen(const heads_predictor* r, const request* q, float* seen) {
     size_t d = (size_t)config_of(r)->d_model;
     const sd_tree* tree = &q->proposal->tree;
@@ -228,7 +231,7 @@ static void fill_seen(const heads_predictor* r, const request* q, float* seen) {
                      seen + (size_t)(1 + q->proposal->depths[node]) * d);
 }
 
-/* Rows [first, end) of x become what head k makes of them: its input, then its blocks. */
+/* Run head k on rows [first, end) of x: its input, then its blocks. */
 static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int end) {
     const sd_kernels* kernels = sd_kernels_get();
     const sd_heads_config* c = config_of(r);
@@ -263,7 +266,7 @@ static void run_output(heads_predictor* r, sd_pass* pass, int first, int end, in
     sd_pass_multiply_rows(pass, r->x + first * r->ld_x, r->ld_x, r->prepared, output);
 }
 
-/* Compute the rows that were requested, behind the n_before that were there. */
+/* Compute the requested rows, after the n_before existing ones. */
 static void compute(heads_predictor* r, int n_before) {
     const sd_heads_config* c = config_of(r);
     const sd_model* target = r->options.target;

@@ -7,8 +7,8 @@
 
 /* The target's logits after a sequence's extra query tokens. */
 typedef struct outlook {
-    int n_text;          /* length of the text before them, with the root of the round that follows */
-    int n;               /* of them; 0: there were none */
+    int n_text;          /* length of the text before them, including the root of the next round */
+    int n;               /* number of tokens; 0: none */
     float* logits;       /* [extra.n, ld_logits] */
     sd_failure* failure; /* of the sequence alone; borrowed */
 } outlook;
@@ -38,8 +38,8 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
 
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     const outlook* o = &((const look_ahead_predictor*)base)->outlooks[p->sequence];
-    int room = p->n_text == o->n_text ? o->n : 0;
-    if (p->depth > room) p->depth = room;
+    int limit = p->n_text == o->n_text ? o->n : 0;
+    if (p->depth > limit) p->depth = limit;
     return SD_OK;
 }
 
@@ -85,7 +85,7 @@ sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction*
         .n_vocab = of->drafting->n_vocab};
     sd_extra_queries* extra = &r->base.extra;
     *extra = *(const sd_extra_queries*)options;
-    if (extra->n > of->n_levels) extra->n = of->n_levels; /* more would never be guesses */
+    if (extra->n > of->n_levels) extra->n = of->n_levels; /* more would never be draft tokens */
     r->base.ld_logits = sd_whole_panels(r->n_vocab);
     return sd_predictor_made(&r->base, SD_ARENA_BUILD(&r->base.arena, lay_out(r, of)), out);
 }

@@ -8,8 +8,8 @@
 #include "pass.h"
 #include "tensor_list.h"
 
-/* Panels of a product from which on the team shares it: with fewer the caller is done before the others have
- * come. */
+/* Least panels of a product to share among threads: with fewer the caller finishes before the others
+ * start. */
 #define SHARED_PANELS 64
 
 #define N_CELL_TENSORS 4
@@ -107,7 +107,7 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
 }
 
 /* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in] of steps [n], without gaps. A row of y that is not
- * finite is a failure of its step and becomes 0. */
+ * finite is a failure of its step and is set to 0. */
 static void multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
                      const sd_recurrent_step* steps, int n, float* y, ptrdiff_t ldy) {
     int shared = sd_matrix_panels(matrix->n_out) >= SHARED_PANELS;
@@ -161,26 +161,26 @@ void sd_recurrent_predict(const sd_recurrent* r, sd_recurrent_scratch* s, const 
     }
 }
 
-/* Lengths of the text whose states are kept. */
+/* Number of last text positions whose states are kept. */
 #define KEPT 128
 /* Multiplications of one call that reads prompts: some hundredths of a second. */
 #define SLICE 2e8
 
 typedef struct history {
-    int32_t* tokens; /* [n_text] of the text that has been read */
+    int32_t* tokens; /* [n_text] the text that has been read */
     int n_read;
-    int n_low;     /* states of n_low … n_read tokens are there */
-    float* states; /* [KEPT, n_layers, d_hidden] the state of n tokens is number n % KEPT */
+    int n_low;     /* states of n_low … n_read tokens are kept */
+    float* states; /* [KEPT, n_layers, d_hidden] the state after n tokens has index n % KEPT */
     /* The prompt, until it has been read; borrowed. */
     const int32_t* prompt;
     int n_prompt;
     sd_failure* failure; /* of the sequence alone; borrowed */
-    /* Nodes of the proposal that have been asked for, without the root, in the order of their reading. */
+    /* Nodes of the proposal that have been predicted, without the root, in reading order. */
     int n_pending;
     int32_t* pending_tokens;  /* [n_nodes] */
-    int32_t* pending_parents; /* [n_nodes] earlier ones; -1: the root */
+    int32_t* pending_parents; /* [n_nodes] earlier entries; -1: the root */
     float* pending_states;    /* [n_nodes, n_layers, d_hidden] */
-    int32_t* places; /* [n_nodes + 1] of the proposal's nodes: which of these they are; -1: the root */
+    int32_t* slots;           /* [n_nodes + 1] pending index of each node of the proposal; -1: the root */
 } history;
 
 typedef struct recurrent_predictor {
@@ -190,7 +190,7 @@ typedef struct recurrent_predictor {
     size_t size;        /* numbers of a state */
     history* histories; /* [n_sequences] */
     sd_recurrent_scratch scratch;
-    int* cursors;             /* [n_sequences] of the entries of a batch: nodes that have been read */
+    int* cursors;             /* [n_sequences] nodes read of each entry of a batch */
     sd_recurrent_step* steps; /* [n_sequences · n_rows] */
     float* logits;            /* [n_sequences · n_rows, ld_logits] */
 } recurrent_predictor;
@@ -212,7 +212,7 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
             .pending_tokens = sd_arena_take(arena, nodes, sizeof *one.pending_tokens),
             .pending_parents = sd_arena_take(arena, nodes, sizeof *one.pending_parents),
             .pending_states = sd_arena_take(arena, nodes, state),
-            .places = sd_arena_take(arena, nodes + 1, sizeof *one.places),
+            .slots = sd_arena_take(arena, nodes + 1, sizeof *one.slots),
         };
         if (arena->base != NULL) r->histories[i] = one;
     }
@@ -223,11 +223,11 @@ static float* state_of(const recurrent_predictor* r, const history* h, int n) {
 }
 
 /* The state of a pending node, or of the text for -1. */
-static float* pending_state(const recurrent_predictor* r, const history* h, int32_t place) {
-    return place < 0 ? state_of(r, h, h->n_read) : h->pending_states + (size_t)place * r->size;
+static float* pending_state(const recurrent_predictor* r, const history* h, int32_t slot) {
+    return slot < 0 ? state_of(r, h, h->n_read) : h->pending_states + (size_t)slot * r->size;
 }
 
-/* Go back to the first n tokens, or to none where their state is no longer there. */
+/* Cut to the first n tokens, or to none if their state is no longer kept. */
 static void cut(const recurrent_predictor* r, history* h, int n) {
     h->n_pending = 0;
     if (n > 0 && n >= h->n_low && n <= h->n_read) {
@@ -238,13 +238,13 @@ static void cut(const recurrent_predictor* r, history* h, int n) {
     memset(state_of(r, h, 0), 0, r->size * sizeof(float));
 }
 
-/* The text has another token, whose state is there. */
+/* Append a token whose state exists. */
 static void append(history* h, int32_t token) {
     h->tokens[h->n_read++] = token;
     if (h->n_low <= h->n_read - KEPT) h->n_low = h->n_read - KEPT + 1;
 }
 
-/* How many tokens that have been read are the first of text [n]. */
+/* Number of read tokens that agree with text [n]. */
 static int agreement(const history* h, const int32_t* text, int n) {
     int at = 0;
     while (at < h->n_read && at < n && h->tokens[at] == text[at]) at++;
@@ -265,7 +265,7 @@ static sd_recurrent_step next_step(const recurrent_predictor* r, const history* 
                                h->failure};
 }
 
-/* One token of each prompt that has not been read. Returns how many these are in *n. */
+/* Read one token of each unread prompt; *n: their number. */
 static sd_status read_tokens(recurrent_predictor* r, int* n) {
     *n = 0;
     for (int i = 0; i < r->n_sequences; i++) {
@@ -291,28 +291,28 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     return SD_OK;
 }
 
-/* The first pending child of a pending node, -1 for the text, with this token; -1 if there is none. */
-static int32_t child_of(const history* h, int32_t place, int32_t token) {
-    for (int32_t i = place + 1; i < h->n_pending; i++)
-        if (h->pending_parents[i] == place && h->pending_tokens[i] == token) return i;
+/* The first pending child with this token of a pending node (-1: the text); -1: none. */
+static int32_t child_of(const history* h, int32_t slot, int32_t token) {
+    for (int32_t i = slot + 1; i < h->n_pending; i++)
+        if (h->pending_parents[i] == slot && h->pending_tokens[i] == token) return i;
     return -1;
 }
 
-/* Nodes that became text are text; what is still to be read is read later, for all sequences together. */
+/* Append the states of accepted nodes to the text; the rest is read later, for all sequences together. */
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     recurrent_predictor* r = (recurrent_predictor*)base;
     history* h = &r->histories[p->sequence];
     int n = agreement(h, p->text, p->n_text);
     if (n < h->n_read) cut(r, h, n);
-    for (int32_t place = -1; h->n_read < p->n_text; append(h, p->text[h->n_read])) {
-        if ((place = child_of(h, place, p->text[h->n_read])) < 0) break;
-        memcpy(state_of(r, h, h->n_read + 1), pending_state(r, h, place), r->size * sizeof(float));
+    for (int32_t slot = -1; h->n_read < p->n_text; append(h, p->text[h->n_read])) {
+        if ((slot = child_of(h, slot, p->text[h->n_read])) < 0) break;
+        memcpy(state_of(r, h, h->n_read + 1), pending_state(r, h, slot), r->size * sizeof(float));
     }
     h->n_pending = 0;
     return SD_OK;
 }
 
-/* Read one token more of each text of the batch that has not been read to its end; *n: how many these are. */
+/* Read one more token of each text of the batch that is not read to its end; *n: their number. */
 static sd_status catch_up(recurrent_predictor* r, const sd_draft_nodes* batch, int n_batch, int* n) {
     *n = 0;
     for (int i = 0; i < n_batch; i++) {
@@ -330,8 +330,7 @@ static sd_status catch_up(recurrent_predictor* r, const sd_draft_nodes* batch, i
     return status;
 }
 
-/* Read those next nodes of each entry of the batch whose parents have been read before; *n: how many these
- * are. */
+/* Read the next nodes of each entry of the batch whose parents have been read; *n: their number. */
 static void read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch, int n_batch, int* n) {
     *n = 0;
     for (int i = 0; i < n_batch; i++) {
@@ -339,19 +338,19 @@ static void read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch, int 
         history* h = &r->histories[batch[i].proposal->sequence];
         int n_before = h->n_pending;
         for (; r->cursors[i] < batch[i].n_nodes; r->cursors[i]++) {
-            int32_t node = batch[i].nodes[r->cursors[i]], place = h->n_pending;
+            int32_t node = batch[i].nodes[r->cursors[i]], slot = h->n_pending;
             if (node == 0) {
-                h->places[0] = -1;
+                h->slots[0] = -1;
                 continue;
             }
-            int32_t parent = h->places[tree->parents[node]];
+            int32_t parent = h->slots[tree->parents[node]];
             if (parent >= n_before) break;
-            h->pending_tokens[place] = tree->tokens[node];
-            h->pending_parents[place] = parent;
-            h->places[node] = place;
+            h->pending_tokens[slot] = tree->tokens[node];
+            h->pending_parents[slot] = parent;
+            h->slots[node] = slot;
             h->n_pending++;
             r->steps[(*n)++] = (sd_recurrent_step){tree->tokens[node], pending_state(r, h, parent),
-                                                   pending_state(r, h, place), h->failure};
+                                                   pending_state(r, h, slot), h->failure};
         }
     }
     sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
@@ -366,7 +365,7 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     for (int i = 0; i < n; i++) {
         const history* h = &r->histories[batch[i].proposal->sequence];
         for (int j = 0; j < batch[i].n_nodes; j++)
-            r->steps[n_rows++] = (sd_recurrent_step){.to = pending_state(r, h, h->places[batch[i].nodes[j]]),
+            r->steps[n_rows++] = (sd_recurrent_step){.to = pending_state(r, h, h->slots[batch[i].nodes[j]]),
                                                      .failure = h->failure};
     }
     sd_recurrent_predict(r->recurrent, &r->scratch, r->steps, n_rows, r->logits, base->ld_logits);
@@ -374,8 +373,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
 }
 
 static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, int32_t node) {
-    int32_t* places = ((recurrent_predictor*)base)->histories[p->sequence].places;
-    places[duplicate] = places[node];
+    int32_t* slots = ((recurrent_predictor*)base)->histories[p->sequence].slots;
+    slots[duplicate] = slots[node];
 }
 
 sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {

@@ -1,8 +1,8 @@
 /* A recurrent network that predicts the next token of a text: gated recurrent units (GRU, Cho et al. 2014) in
- * layers, in the form and the order of gates of torch, and a head over the vocabulary or a part of it.
+ * layers, with torch's formulas and order of gates, and a head over the vocabulary or a part of it.
  *
- * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A step of one row has
- * the bits that it has among others. */
+ * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A row has the same
+ * bits alone and in a batch. */
 #pragma once
 
 #include "pool.h"
@@ -12,21 +12,21 @@
 #define SD_MAX_RECURRENT_LAYERS 16
 
 typedef struct sd_recurrent_shape {
-    int n_vocab;       /* Tokens of the texts. */
-    int n_draft_vocab; /* Tokens that may be guessed, n_vocab at most. */
-    /* Of an embedding, and of a layer's state. */
+    int n_vocab;       /* vocabulary of the texts */
+    int n_draft_vocab; /* tokens that can be predicted, at most n_vocab */
+    /* widths of an embedding and of a layer's state */
     int d_embed, d_hidden;
     int n_layers;
 } sd_recurrent_shape;
 
 /* One layer. Outputs of both matrices are the gates r, z and the candidate n, d_hidden each. */
 typedef struct sd_recurrent_cell {
-    sd_matrix input;                /* [3 · d_hidden, d_embed], or d_hidden behind the first layer */
-    sd_matrix state;                /* [3 · d_hidden, d_hidden] */
+    sd_matrix input; /* [3 · d_hidden, d_embed], d_hidden instead of d_embed after the first layer */
+    sd_matrix state; /* [3 · d_hidden, d_hidden] */
     float *input_bias, *state_bias; /* [3 · d_hidden] */
 } sd_recurrent_cell;
 
-/* The weights: immutable once they are finished, and shared by sessions and threads. */
+/* The weights: immutable once set, shared by sessions and threads. */
 typedef struct sd_recurrent {
     sd_recurrent_shape shape;
     sd_format format; /* of the matrices */
@@ -40,8 +40,8 @@ typedef struct sd_recurrent {
                              * cells.I.bias_hh for each layer I; output.weight, output.bias */
 } sd_recurrent;
 
-/* Make a network whose tensors are to be given; tokens [n_draft_vocab], borrowed: the token of each output,
- * NULL where n_draft_vocab is n_vocab: output i is token i. Owned by the caller. */
+/* Create a network whose tensors are to be set; tokens [n_draft_vocab], borrowed: the token of each output;
+ * NULL, if n_draft_vocab is n_vocab: output i is token i. Owned by the caller. */
 sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format, const int32_t* tokens,
                               sd_recurrent** recurrent);
 void sd_recurrent_free(sd_recurrent* recurrent);
@@ -57,7 +57,7 @@ double sd_recurrent_step_work(const sd_recurrent* recurrent);
 /* Scratch of steps and heads, sized once. */
 typedef struct sd_recurrent_scratch {
     int max_rows;
-    int n_threads; /* of large products; small ones are the caller's alone */
+    int n_threads; /* for large products; small ones use the caller alone */
     ptrdiff_t ld_gates, ld_outputs;
     float* rows;                    /* [max_rows, the larger of d_embed and d_hidden] inputs of a layer */
     float* states;                  /* [max_rows, d_hidden] of a layer */
@@ -66,7 +66,7 @@ typedef struct sd_recurrent_scratch {
     float* outputs;                 /* [max_rows, ld_outputs] */
 } sd_recurrent_scratch;
 
-/* Scratch whose arrays are pieces of the arena. */
+/* Take scratch from the arena. */
 sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurrent* recurrent, int max_rows,
                                                int n_threads);
 

@@ -4,11 +4,11 @@
 #include "forward.h"
 #include "translation.h"
 
-/* Tokens that are read together with the root: after a round in which every guess was accepted the cache
- * lacks the last guess, and the root is new in any case. */
+/* Tokens read together with the root: after a round in which every draft token was accepted the cache lacks
+ * the last one, and the root is always new. */
 #define CATCH_UP 2
 
-/* Tokens that a draft with another vocabulary may have for each of the target's, over a whole text. */
+/* Most tokens of a draft with another vocabulary per target token, over a whole text. */
 #define MOST_FOR_ONE 8
 
 typedef struct model_predictor {
@@ -16,68 +16,68 @@ typedef struct model_predictor {
     sd_model_predictor_options options;
     int n_sequences;
     int n_nodes;  /* of a proposal, without the root */
-    int catch_up; /* tokens that are read together with the root: CATCH_UP, and those that a form forces */
+    int catch_up; /* tokens read together with the root: CATCH_UP, and those that a constraint forces */
     sd_workspace workspace;
-    sd_cache* caches; /* [n_sequences] its own; of none for the target */
-    /* [n_sequences] the models of texts that layers of the target draft for, else NULL; borrowed while the
+    sd_cache* caches; /* [n_sequences] its own; none for the target */
+    /* [n_sequences] models of the sequences, if layers of the target draft; else NULL; borrowed while the
      * prompts are read */
     const sd_model** adapted;
-    sd_prefill* prefills;  /* [n_sequences] the prompts on their way into them; text NULL: there is none */
+    sd_prefill* prefills;  /* [n_sequences] prompts being read into them; text NULL: none */
     long n_begun;          /* prompts so far */
     sd_failure** failures; /* [n_sequences] of each sequence alone; borrowed */
-    int32_t* pending;      /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
+    int32_t* pending;      /* [n_sequences, n_nodes + 1] pending row of each node of the proposal */
     sd_branch* branches;   /* [n_sequences] */
-    int row_room;
-    int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
-    unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and has room */
-    /* Of a model with another vocabulary. */
-    sd_reading* readings; /* [n_sequences] the texts in its tokens */
-    sd_prompt* prompts;   /* [n_sequences] that have begun and are not yet read so; tokens NULL: none */
-    int32_t* sources;     /* [n_sequences, the encoder's n_ctx] sources in its tokens */
-    float* logits;        /* [rows, ld] of the target's tokens */
+    int row_capacity;
+    int32_t *tokens, *parents; /* [n_sequences, row_capacity] nodes of one forward pass */
+    unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and fits */
+    /* For a model with another vocabulary. */
+    sd_retokenized_text* retokenized; /* [n_sequences] the texts in its tokens */
+    sd_prompt* prompts;               /* [n_sequences] begun, not yet retokenized; tokens NULL: none */
+    int32_t* sources;                 /* [n_sequences, the encoder's n_ctx] sources in its tokens */
+    float* logits;                    /* [rows, ld] of the target's tokens */
     ptrdiff_t ld;
 } model_predictor;
 
-/* A text, as the model reads it. */
-typedef struct told {
+/* A text in the model's tokens. */
+typedef struct own_prompt {
     const int32_t* tokens; /* [n] borrowed */
     int n;
-} told;
+} own_prompt;
 
 static const sd_translation* translation_of(const model_predictor* r) { return r->options.translation; }
 
-/* Are its predictions, of another vocabulary, wanted in that of the target? */
+/* Are its predictions translated into the target's vocabulary? */
 static int predicts_for_target(const model_predictor* r) {
     return translation_of(r) != NULL && !r->options.writes;
 }
 
-static told text_of(const model_predictor* r, const sd_proposal* p) {
-    const sd_reading* reading = translation_of(r) ? &r->readings[p->sequence] : NULL;
-    return reading ? (told){reading->tokens, reading->n} : (told){p->text, p->n_text};
+static own_prompt text_of(const model_predictor* r, const sd_proposal* p) {
+    const sd_retokenized_text* own_text = translation_of(r) ? &r->retokenized[p->sequence] : NULL;
+    return own_text ? (own_prompt){own_text->tokens, own_text->n} : (own_prompt){p->text, p->n_text};
 }
 
-/* Tokens that the model may read of a text of n of the target's. */
-static int room_of(const model_predictor* r, int n) {
+/* Most tokens of the model for a text of n target tokens. */
+static int capacity_of(const model_predictor* r, int n) {
     int n_ctx = r->options.model->config.n_ctx, most = translation_of(r) ? MOST_FOR_ONE : 1;
     return n < n_ctx / most ? most * n : n_ctx;
 }
 
-/* What a model with another vocabulary needs more. */
+/* Take what a model with another vocabulary needs in addition. */
 static void lay_out_translation(model_predictor* r, const sd_prediction* of) {
     sd_arena* arena = &r->base.arena;
     const sd_model* model = r->options.model;
     size_t n = (size_t)r->n_sequences, n_source = model->encoder ? (size_t)model->encoder->config.n_ctx : 0;
-    r->readings = sd_arena_take(arena, n, sizeof *r->readings);
+    r->retokenized = sd_arena_take(arena, n, sizeof *r->retokenized);
     r->prompts = sd_arena_take(arena, n, sizeof *r->prompts);
     r->sources = sd_arena_take(arena, n * n_source, sizeof *r->sources);
     r->logits = sd_arena_take(arena, n * (size_t)of->n_rows * (size_t)r->ld, sizeof *r->logits);
-    char* piece = sd_arena_take(arena, SD_READING_PIECE, sizeof *piece);
-    int32_t* ids = sd_arena_take(arena, SD_READING_PIECE, sizeof *ids);
+    char* piece = sd_arena_take(arena, SD_RETOKENIZED_PIECE, sizeof *piece);
+    int32_t* ids = sd_arena_take(arena, SD_RETOKENIZED_PIECE, sizeof *ids);
     for (size_t i = 0; i < n; i++) {
-        sd_reading reading = sd_reading_take(arena, r->options.translation, r->options.caller, of->n_text,
-                                             room_of(r, of->n_text) + 1);
-        reading.piece = piece, reading.ids = ids;
-        if (arena->base != NULL) r->readings[i] = reading;
+        sd_retokenized_text own_text = sd_retokenized_text_take(
+            arena, r->options.translation, r->options.caller, of->n_text, capacity_of(r, of->n_text) + 1);
+        own_text.piece = piece, own_text.ids = ids;
+        if (arena->base != NULL) r->retokenized[i] = own_text;
     }
 }
 
@@ -91,19 +91,19 @@ static void lay_out(model_predictor* r, const sd_prediction* of) {
     r->adapted = sd_arena_take(arena, n, sizeof *r->adapted);
     r->pending = sd_arena_take(arena, n, (size_t)(r->n_nodes + 1) * sizeof *r->pending);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
-    r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
-    r->parents = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->parents);
+    r->tokens = sd_arena_take(arena, n, (size_t)r->row_capacity * sizeof *r->tokens);
+    r->parents = sd_arena_take(arena, n, (size_t)r->row_capacity * sizeof *r->parents);
     r->reads = sd_arena_take(arena, n, sizeof *r->reads);
 }
 
-/* The cache takes part of the text until that outgrows the model's context. */
+/* Does a text of n tokens fit the model's context? */
 static int fits(const model_predictor* r, int sequence, int n_text) {
-    if (translation_of(r) != NULL && !sd_reading_is_whole(&r->readings[sequence])) return 0;
+    if (translation_of(r) != NULL && !sd_retokenized_text_is_whole(&r->retokenized[sequence])) return 0;
     return r->reads[sequence] && n_text <= r->options.model->config.n_ctx;
 }
 
-/* A prompt in the model's tokens is to be read. One of another vocabulary that cannot be read as it is may be
- * read in a later round, with more of its text: its source is wanted all the same. */
+/* Begin to read a prompt in the model's tokens. One that cannot be retokenized yet may be read in a later
+ * round, with more of its text; its source is encoded in any case. */
 static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* prompt) {
     const sd_model* encoder = r->options.model->encoder;
     int n_source = prompt->n_source;
@@ -131,24 +131,25 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     r->prefills[sequence] = (sd_prefill){.n_read = -1};
 }
 
-/* A prompt in the target's tokens, and its source, in those of the model. */
+/* Translate a prompt and its source from the target's tokens to the model's. */
 static sd_status translate_prompt(model_predictor* r, int sequence) {
     const sd_translation* t = translation_of(r);
     const sd_model* encoder = r->options.model->encoder;
     sd_prompt* prompt = &r->prompts[sequence];
-    sd_reading* reading = &r->readings[sequence];
-    sd_reading_begin(reading);
-    SD_TRY(sd_reading_follow(reading, prompt->tokens, prompt->n));
+    sd_retokenized_text* own_text = &r->retokenized[sequence];
+    sd_retokenized_text_begin(own_text);
+    SD_TRY(sd_retokenized_text_follow(own_text, prompt->tokens, prompt->n));
     sd_encoded_ids ids = {0};
     if (encoder != NULL) {
-        int room = encoder->config.n_ctx;
+        int capacity = encoder->config.n_ctx;
         const sd_encodable source = {
             .what = SD_ENCODE_SOURCE, .source = prompt->source, .n_source = prompt->n_source};
-        ids = (sd_encoded_ids){.ids = r->sources + (ptrdiff_t)sequence * room, .room = room};
+        ids = (sd_encoded_ids){.ids = r->sources + (ptrdiff_t)sequence * capacity, .capacity = capacity};
         SD_TRY(t->encode(t, r->options.caller, &source, &ids));
     }
-    const sd_prompt told = {.tokens = reading->tokens, .n = reading->n, .source = ids.ids, .n_source = ids.n};
-    begin_prefill(r, sequence, &told);
+    const sd_prompt own_prompt = {
+        .tokens = own_text->tokens, .n = own_text->n, .source = ids.ids, .n_source = ids.n};
+    begin_prefill(r, sequence, &own_prompt);
     prompt->tokens = NULL;
     return SD_OK;
 }
@@ -183,7 +184,7 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     return SD_OK;
 }
 
-/* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
+/* The target's cache already follows the text; drop pending rows of another drafter. */
 static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int n_text) {
     SD_FAIL_IF(cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
                    cache->n_committed != n_text - 1,
@@ -192,21 +193,21 @@ static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int
     return sd_cache_keep(cache, NULL, 0);
 }
 
-/* Where a sequence is read. */
+/* The cache of a sequence. */
 static sd_cache* cache_of(const model_predictor* r, const sd_proposal* p) {
     return r->options.skipped ? p->cache : &r->caches[p->sequence];
 }
 
-/* Bring the sequence's cache to the text but for the last tokens, which are read with the root. */
+/* Bring the sequence's cache up to the text, except for the last tokens, which are read with the root. */
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     model_predictor* r = (model_predictor*)base;
     sd_cache* cache = cache_of(r, p);
     if (translation_of(r) != NULL && p->budget > 0 && p->depth > 0)
-        SD_TRY(sd_reading_follow(&r->readings[p->sequence], p->text, p->n_text));
-    const told text = text_of(r, p);
-    /* the last guess in a row is not read, so the context may be full when it is drawn */
-    int room = fits(r, p->sequence, text.n) ? r->options.model->config.n_ctx - text.n + 1 : 0;
-    if (p->depth > room) p->depth = room;
+        SD_TRY(sd_retokenized_text_follow(&r->retokenized[p->sequence], p->text, p->n_text));
+    const own_prompt text = text_of(r, p);
+    /* the last draft token in a row is not read, so the context may be full when it is drawn */
+    int limit = fits(r, p->sequence, text.n) ? r->options.model->config.n_ctx - text.n + 1 : 0;
+    if (p->depth > limit) p->depth = limit;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
     sd_cache_follow(cache, text.tokens, text.n - 1);
@@ -226,12 +227,12 @@ static int32_t* pending_of(const model_predictor* r, const sd_proposal* p) {
     return r->pending + (ptrdiff_t)p->sequence * (r->n_nodes + 1);
 }
 
-/* The model's token of a guess, which is one that it predicted. */
+/* The model's token of a draft token that it predicted. */
 static int32_t own_token(const model_predictor* r, int32_t token) {
     return predicts_for_target(r) ? translation_of(r)->draft_of[token] : token;
 }
 
-/* The logits of the last run, `n_rows` rows, as those of the target's tokens. */
+/* Translate the logits of the last forward pass, `n_rows` rows, to the target's tokens. */
 static void translate_logits(model_predictor* r, int n_rows) {
     const sd_translation* t = translation_of(r);
     double named = 0.0;
@@ -248,13 +249,13 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     for (int i = 0; i < n; i++) {
         const sd_proposal* p = batch[i].proposal;
         sd_cache* cache = cache_of(r, p);
-        int32_t *tokens = r->tokens + (ptrdiff_t)i * r->row_room,
-                *parents = r->parents + (ptrdiff_t)i * r->row_room, *pending = pending_of(r, p);
-        const told text = text_of(r, p);
+        int32_t *tokens = r->tokens + (ptrdiff_t)i * r->row_capacity,
+                *parents = r->parents + (ptrdiff_t)i * r->row_capacity, *pending = pending_of(r, p);
+        const own_prompt text = text_of(r, p);
         int n_new = 0;
         for (int j = 0; j < batch[i].n_nodes; j++) {
             int32_t node = batch[i].nodes[j];
-            if (node == 0) { /* with the tokens before it that have not been read */
+            if (node == 0) { /* with unread tokens before it */
                 for (int at = cache->n_committed; at < text.n - 1; at++) {
                     parents[n_new] = n_new - 1;
                     tokens[n_new++] = text.tokens[at];
@@ -291,15 +292,15 @@ static void release(sd_predictor* base) {
     sd_predictor_release(base);
 }
 
-/* How large caches and workspace will be, of a predictor that has its arrays. */
+/* Plan the sizes of caches and workspace of a predictor that has its arrays. */
 static void plan(model_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->options.model;
     int n = r->n_sequences;
-    int n_slots = room_of(r, of->n_text) + of->n_nodes + r->catch_up;
+    int n_slots = capacity_of(r, of->n_text) + of->n_nodes + r->catch_up;
     int n_vocab = translation_of(r) ? model->config.n_vocab : of->drafting->n_vocab;
     for (int i = 0; i < n && r->options.skipped == NULL; i++)
         r->caches[i] = sd_cache_plan(model, n_slots, of->n_nodes + r->catch_up, 0, NULL);
-    int n_rows = n * r->row_room, slice = sd_prompt_slice(model);
+    int n_rows = n * r->row_capacity, slice = sd_prompt_slice(model);
     r->workspace = sd_workspace_plan(model, n_vocab, of->drafting->n_threads, n_rows > slice ? n_rows : slice,
                                      n * of->n_rows, n_slots);
     r->workspace.name = "the draft";
@@ -315,7 +316,7 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
                  .base = SD_MAKE(sd_predictor, .reserve = reserve, .begin = begin, .read = read_prompts,
                                  .follow = follow, .predict = predict, .share = share, .free = release),
                  .options = *options, .n_sequences = of->drafting->n_sequences, .n_nodes = of->n_nodes,
-                 .catch_up = catch_up, .row_room = of->n_rows + catch_up - 1);
+                 .catch_up = catch_up, .row_capacity = of->n_rows + catch_up - 1);
     r->ld = (of->drafting->n_vocab + 15) & ~15;
     sd_status status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
     if (status == SD_OK) plan(r, of);

@@ -4,17 +4,18 @@
 #include <string.h>
 
 #include "clock.h"
-#include "guess.h"
 #include "interrupt.h"
 #include "throughput.h"
+#include "token_drafter.h"
 
-/* A sequence's inner round. */
+/* Inner round of a sequence. */
 typedef struct inner {
-    sd_proposal proposal; /* of the inner drafter; its text [n_text + gamma] is ours, guesses included */
+    sd_proposal
+        proposal; /* of the inner drafter; its text [n_text + gamma] is owned and includes draft tokens */
     int32_t* text;
-    int32_t* node_rows; /* [inner_gamma + 1] the rows of the proposal's nodes */
-    sd_proposal rows;   /* the same, each row once: what the model reads */
-    int32_t node;       /* the last guess of the outer proposal */
+    int32_t* node_rows; /* [inner_gamma + 1] row of each node of the proposal */
+    sd_proposal rows;   /* the same with each row once: what the model reads */
+    int32_t node;       /* last draft token of the outer proposal */
     int n_rounds;       /* inner rounds of this proposal */
 } inner;
 
@@ -22,14 +23,14 @@ typedef struct nested_drafter {
     sd_drafter base;         /* must stay first */
     sd_drafter* drafter;     /* owned */
     sd_predictor* predictor; /* owned: the model */
-    sd_guesser guesser;
+    sd_token_drafter token_drafter;
     int inner_gamma;
     inner* inners;          /* [n_sequences] by proposal */
     sd_proposal* proposals; /* [n_sequences] of the inner round */
-    int* openers;           /* [n_sequences] the proposal that each of them is for */
+    int* openers;           /* [n_sequences] the outer proposal of each */
     sd_draft_nodes* batch;  /* [n_sequences] */
     int32_t* all;           /* [inner_gamma + 1] 0, 1, 2, … */
-    sd_distribution target; /* of the model, after the node that is being verified */
+    sd_distribution target; /* of the model, after the node being verified */
     double* noise;          /* [n_vocab] */
     double* residual;       /* [2 · n_vocab] */
     double* uniforms;       /* [inner_gamma + 2] */
@@ -64,7 +65,7 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
     sd_arena* arena = &d->base.arena;
     size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->inner_gamma + 1;
     int n_vocab = drafting->n_vocab;
-    d->guesser = sd_guesser_take(arena, drafting);
+    d->token_drafter = sd_token_drafter_take(arena, drafting);
     d->inners = sd_arena_take(arena, n, sizeof *d->inners);
     d->proposals = sd_arena_take(arena, n, sizeof *d->proposals);
     d->openers = sd_arena_take(arena, n, sizeof *d->openers);
@@ -103,13 +104,14 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
     return *done ? sd_drafter_read(d->drafter, done) : SD_OK;
 }
 
-/* The rule that judges the guesses of the inner drafter. */
+/* The rule that verifies the inner drafter's tokens. */
 static sd_rule inner_rule(sd_rule outer) {
     return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
 }
 
-/* Ask the inner drafter for as many guesses as the outer proposal has room for, but one: that one the model
- * adds itself. Under the coupled rule all levels meet the same noise; otherwise no number is met twice. */
+/* Open an inner proposal with the remaining capacity of the outer one minus 1, for the token that the model
+ * itself adds. Under the coupled rule all levels use the same noise; otherwise no random number is used
+ * twice. */
 static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inner* in) {
     int left = p->depth - p->depths[in->node], budget = p->budget + 1 - p->tree.n_nodes;
     if (budget < left) left = budget;
@@ -128,7 +130,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
     q.failure = p->failure;
-    q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
+    q.cache = NULL; /* the model's lacks the text's last token if every draft token was accepted */
     q.tree.n_nodes = 1;
     q.tree.tokens[0] = in->text[q.n_text - 1];
     q.tree.parents[0] = -1;
@@ -137,7 +139,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     return q;
 }
 
-/* What the model reads: the rows of the inner tree. */
+/* Fill in what the model reads: the rows of the inner tree. */
 static void fill_rows(inner* in) {
     const sd_tree* tree = &in->proposal.tree;
     sd_tree rows = in->rows.tree;
@@ -158,7 +160,7 @@ static sd_status target_after(void* context, int node, sd_distribution* target) 
     const verification* v = context;
     nested_drafter* d = v->drafter;
     const float* logits = v->logits + v->inner->node_rows[node] * d->predictor->ld_logits;
-    sd_guess_distribute(&d->guesser, &v->inner->proposal, node, logits, &d->target);
+    sd_draft_token_distribute(&d->token_drafter, &v->inner->proposal, node, logits, &d->target);
     *target = d->target;
     return SD_OK;
 }
@@ -167,19 +169,19 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
     const verification* v = context;
     const sd_proposal* q = &v->inner->proposal;
     return sd_coupled_token(target, q->stream, (uint32_t)(q->n_text + q->depths[node]),
-                            v->drafter->guesser.n_vocab, v->drafter->noise);
+                            v->drafter->token_drafter.n_vocab, v->drafter->noise);
 }
 
-/* Append a guess: a draw from the model's distribution after a node of the inner tree. That the inner round
- * makes its first guess was decided before it; its other guesses have been drafted with the first. */
-static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
+/* Append a draft token: a draw from the model's distribution after a node of the inner tree. The first token
+ * of an inner round was decided on before the round; the others were drafted with it. */
+static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
     if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     sd_distribution found;
     target_after(v, inner_node, &found);
     double* weights = from->weights;
     if (found.point < 0)
-        memcpy(weights, found.weights, (size_t)v->drafter->guesser.n_vocab * sizeof *weights);
+        memcpy(weights, found.weights, (size_t)v->drafter->token_drafter.n_vocab * sizeof *weights);
     *from = found;
     from->weights = weights;
     in->text[p->n_text + p->depths[in->node]] = token;
@@ -187,8 +189,8 @@ static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int
     return 1;
 }
 
-/* Verify an inner tree against the model; the accepted path and the token after it are guesses. How many of
- * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
+/* Verify an inner tree against the model; the accepted path and the token after it become draft tokens. Each
+ * is taken or not depending on those before it only, so each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
     const sd_proposal* q = &in->proposal;
     sd_verify_uniforms(q->stream, (uint32_t)q->n_text, q->tree.n_nodes, d->uniforms);
@@ -196,18 +198,18 @@ static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* lo
     sd_verdict verdict = {.path = d->path, .betas = d->betas};
     const sd_verify_input input =
         SD_MAKE(sd_verify_input, .rule = q->rule, .lenience = 1.0, .tree = &q->tree,
-                .n_vocab = d->guesser.n_vocab, .target_after = target_after, .token_after = token_after,
+                .n_vocab = d->token_drafter.n_vocab, .target_after = target_after, .token_after = token_after,
                 .context = &v, .uniforms = d->uniforms, .residual = d->residual, .nodes = d->nodes);
     sd_verify(&input, &verdict); /* cannot fail: target_after does not */
     int node = 0;
     for (int i = 0; i < verdict.n_path; i++) {
-        if (!guess(&v, p, in, node, q->tree.tokens[verdict.path[i]])) return;
+        if (!propose_token(&v, p, in, node, q->tree.tokens[verdict.path[i]])) return;
         node = verdict.path[i];
     }
-    guess(&v, p, in, node, verdict.token);
+    propose_token(&v, p, in, node, verdict.token);
 }
 
-/* An inner round for every sequence that wants another guess; *n_open is 0 when there is none. */
+/* Run an inner round for every sequence that takes another draft token; *n_open: their number. */
 static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, int* n_open) {
     *n_open = 0;
     for (int i = 0; i < n; i++) {
@@ -216,7 +218,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         d->openers[*n_open] = i;
         sd_proposal* q = &d->proposals[(*n_open)++];
         *q = open_inner(d, &proposals[i], in);
-        sd_proposal text = *q; /* the model reads the root, whatever is guessed after it */
+        sd_proposal text = *q; /* the model reads the root, whatever is drafted after it */
         text.budget = text.depth = 1;
         SD_TRY(d->predictor->follow(d->predictor, &text));
     }
@@ -245,7 +247,8 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         int n_nodes = p->tree.n_nodes;
         verify(d, p, in, logits);
         SD_TRY(sd_interrupted());
-        if (p->tree.n_nodes == n_nodes) return sd_fail(SD_ERR_STATE, "an inner round has made no guess");
+        if (p->tree.n_nodes == n_nodes)
+            return sd_fail(SD_ERR_STATE, "an inner round has added no draft token");
         logits += in->rows.tree.n_nodes * stride;
     }
     d->base.other_s += sd_now() - begun;
@@ -280,12 +283,13 @@ static void release(sd_drafter* base) {
 sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma) {
     sd_drafting inner = *outer;
     inner.gamma = inner_gamma;
-    inner.reading = sd_reading_of(&model->config);
-    inner.n_text = outer->n_text + outer->gamma; /* the inner drafter is shown guesses of the outer one too */
+    inner.expert_reads = sd_expert_reads_of(&model->config);
+    inner.n_text =
+        outer->n_text + outer->gamma; /* the inner drafter also reads draft tokens of the outer one */
     return inner;
 }
 
-/* Does a drafter need nothing of its target but tokens and logits? */
+/* Check that a drafter needs only tokens and logits of its target. */
 static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
     sd_captures captures = {0};
     sd_drafter* with_extra = NULL;
@@ -295,7 +299,7 @@ static sd_status check_inner(sd_drafter* inner, const sd_config* target) {
                "keeps none");
     SD_TRY(sd_drafter_find_queries(inner, &with_extra));
     SD_FAIL_IF(with_extra != NULL, SD_ERR_SETTING,
-               "the draft of a draft has look-ahead embeddings, expected one that has none: they ride on the "
+               "the draft of a draft has look-ahead embeddings, expected one without: they need the "
                "forward passes of the session's target");
     return SD_OK;
 }

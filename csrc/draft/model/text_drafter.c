@@ -4,64 +4,63 @@
 #include <math.h>
 #include <string.h>
 
-#include "guess.h"
 #include "interrupt.h"
 #include "kernels.h"
 #include "memory.h"
 #include "row_distribution.h"
+#include "token_drafter.h"
 #include "translation.h"
 
-/* Bytes of text that the target's tokenizer is shown before what was written. */
+/* Bytes of context for the target's tokenizer before the written text. */
 #define LOOK_BACK 48
-/* Bytes that are written before a word must have ended; and before it counts as ended where it is looked
- * whether more pays. */
+/* Most bytes written before a word must end, or counts as ended when deciding whether more pays. */
 #define LONGEST_WORD 64
 #define LONGEST_UNPRICED 32
-/* Bytes of a token of the target, as long as there is no text. */
+/* Bytes per target token, before there is any text. */
 #define USUAL_BYTES 4.0
 
-/* The rounds of a drafter in which both ways are tried in turn, and how often the lesser is later. */
+/* Rounds in which both methods alternate at first, and the interval at which the worse is tried later. */
 #define TRIALS 4
 #define TRIED_EACH 16
-/* Rounds that a mean is taken over. */
+/* Rounds that a mean averages over. */
 #define MEMORY 32.0
 
 typedef struct writing {
-    sd_proposal own; /* in the draft's tokens: what the predictor is asked for */
+    sd_proposal own; /* in the draft's tokens, for the predictor */
     sd_proposal* for_target;
-    char* text; /* [n_before + n] what stands before, from near a word's beginning on, and what was written */
+    char* text; /* [n_before + n] context, from near the start of a word on, then the written text */
     int n_before, n;
-    int begins;             /* nothing stands before */
-    double bytes_per_token; /* of the target, in the last bytes of the text */
-    double confidence;      /* of what was written after n_before: the draft's probability */
-    int node;               /* of the target's proposal: the last one */
-    int restricted;         /* guesses are drawn from the restricted law */
+    int begins;             /* no text comes before */
+    double bytes_per_token; /* of the target, over the last bytes of the text */
+    double confidence;      /* the draft's probability of the text written after n_before */
+    int node;               /* last node of the target's proposal */
+    int restricted;         /* draft tokens are drawn from the restricted distribution */
     int open;
-    int ending;  /* enough has been written, but for the end of a word */
-    int foreign; /* of the tokens written after n_before, the target has not all */
+    int ending;  /* enough has been written, except for the end of a word */
+    int foreign; /* the target lacks some token written after n_before */
 } writing;
 
-/* What was seen of a text since it began. It depends on no other text. */
+/* Statistics of a text since it began, independent of other texts. */
 typedef struct experience {
     long n_rounds;
-    double accepted[2], n_known[2]; /* by `restricted`: mean of accepted guesses, rounds that it is of */
+    double accepted[2], n_known[2]; /* by `restricted`: mean accepted tokens, and its number of rounds */
 } experience;
 
 typedef struct text_drafter {
     sd_predicting base; /* must stay first */
     const sd_translation* translation;
     void* caller;
-    int n_written;           /* tokens that the draft writes in a round, at most */
-    int text_room;           /* bytes of a writing's text */
+    int n_written;           /* most tokens that the draft writes in a round */
+    int text_capacity;       /* bytes of a writing's text */
     writing* writings;       /* [n_sequences] by proposal */
     sd_draft_nodes* batch;   /* [n_sequences] */
-    int32_t* last;           /* [n_sequences] the node of each that is asked for */
-    int* at;                 /* [n_sequences] the writing of each */
-    int32_t* ids;            /* [text_room] what a text is encoded to */
+    int32_t* last;           /* [n_sequences] node of each to predict from */
+    int* at;                 /* [n_sequences] writing of each */
+    int32_t* ids;            /* [text_capacity] ids of an encoded text */
     experience* experiences; /* [n_sequences] by sequence */
-    int measures;            /* both ways are used */
+    int measures;            /* both methods are used */
     int n_proposed;          /* texts of the last round */
-    sd_guesser guesser;
+    sd_token_drafter token_drafter;
     float* logits; /* [the target's tokens] */
 } text_drafter;
 
@@ -73,13 +72,13 @@ static void lay_out(text_drafter* d, const sd_drafting* drafting) {
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->last = sd_arena_take(arena, n, sizeof *d->last);
     d->at = sd_arena_take(arena, n, sizeof *d->at);
-    d->ids = sd_arena_take(arena, (size_t)d->text_room, sizeof *d->ids);
+    d->ids = sd_arena_take(arena, (size_t)d->text_capacity, sizeof *d->ids);
     if (d->measures) {
-        d->guesser = sd_guesser_take(arena, drafting);
+        d->token_drafter = sd_token_drafter_take(arena, drafting);
         d->logits = sd_arena_take(arena, (size_t)drafting->n_vocab, sizeof *d->logits);
     }
     for (size_t i = 0; i < n; i++) {
-        writing one = {.text = sd_arena_take(arena, (size_t)d->text_room, 1)};
+        writing one = {.text = sd_arena_take(arena, (size_t)d->text_capacity, 1)};
         one.own.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t));
         one.own.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t));
         if (arena->base != NULL) d->writings[i] = one;
@@ -88,8 +87,7 @@ static void lay_out(text_drafter* d, const sd_drafting* drafting) {
 
 static int begins_word(char byte) { return byte == ' ' || byte == '\n' || byte == '\t'; }
 
-/* Bytes of text [n] to leave out at its beginning, so that it begins with a word, or at least with a
- * character. */
+/* Bytes to cut at the start of text [n], so that it starts with a word, or at least with a character. */
 static int cut_of(const char* text, int n) {
     for (int i = 0; i < n; i++)
         if (begins_word(text[i])) return i;
@@ -99,25 +97,26 @@ static int cut_of(const char* text, int n) {
 }
 
 /* Copy the last bytes of a text [n_text], at most LOOK_BACK and none before a special token, to the end of
- * `to` [LOOK_BACK]. Returns how many, of *n_tokens; *begins is set to whether the text has none at all. */
+ * `to` [LOOK_BACK]. Returns their number; *n_tokens: tokens they come from; *begins: the text has no
+ * bytes. */
 static int last_bytes(const sd_token_strings* strings, const int32_t* text, int n_text, char* to,
                       int* n_tokens, int* begins) {
-    int room = LOOK_BACK, at = n_text - 1, n;
+    int n_free = LOOK_BACK, at = n_text - 1, n;
     *n_tokens = 0;
-    for (; at >= 0 && room > 0; at--) {
+    for (; at >= 0 && n_free > 0; at--) {
         const char* string = sd_token_string(strings, text[at], &n);
         if (string == NULL) break;
-        int some = n < room ? n : room;
-        room -= some;
+        int some = n < n_free ? n : n_free;
+        n_free -= some;
         ++*n_tokens;
-        memcpy(to + room, string + n - some, (size_t)some);
+        memcpy(to + n_free, string + n - some, (size_t)some);
     }
-    *begins = room == LOOK_BACK;
+    *begins = n_free == LOOK_BACK;
     for (; at >= 0 && *begins; at--) *begins = sd_token_string(strings, text[at], &n) == NULL;
-    return LOOK_BACK - room;
+    return LOOK_BACK - n_free;
 }
 
-/* What stands before: the text's last bytes, behind what is no text, from the beginning of a word on. */
+/* Set the context: the text's last bytes after any special token, from the start of a word on. */
 static void look_back(const text_drafter* d, writing* w) {
     const sd_proposal* p = w->for_target;
     int n_tokens, n = last_bytes(&d->translation->target, p->text, p->n_text, w->text, &n_tokens, &w->begins);
@@ -145,7 +144,7 @@ static void begin_writing(const text_drafter* d, writing* w, sd_proposal* p) {
     look_back(d, w);
 }
 
-/* Guess a token of the target, if there is room for it and it pays; else nothing more is written. */
+/* Add a draft token of the target if there is capacity and it pays; else stop writing. */
 static void add(writing* w, int32_t token, double confidence) {
     sd_proposal* p = w->for_target;
     if (!w->open || !sd_proposal_may_add(p, w->node) || !sd_proposal_allows(p, w->node, token)) {
@@ -155,22 +154,22 @@ static void add(writing* w, int32_t token, double confidence) {
     w->node = sd_proposal_add_point(p, w->node, token, confidence);
 }
 
-/* Guess what was written, in the target's tokens; the beginning of a character is left. */
+/* Turn the written text into draft tokens of the target, without an incomplete character at its end. */
 static sd_status settle(text_drafter* d, writing* w) {
     const sd_translation* t = d->translation;
     int whole = sd_utf8_valid(w->text, w->n_before + w->n), n = whole - w->n_before;
     if (n <= 0) return SD_OK;
     const sd_encodable text = SD_MAKE(sd_encodable, .what = SD_ENCODE_FOR_TARGET, .text = w->text, .n = whole,
                                       .n_before = w->n_before, .begins = w->begins);
-    sd_encoded_ids ids = {.ids = d->ids, .room = d->text_room};
+    sd_encoded_ids ids = {.ids = d->ids, .capacity = d->text_capacity};
     SD_TRY(t->encode(t, d->caller, &text, &ids));
-    if (ids.n > ids.room || ids.n == 0) {
+    if (ids.n > ids.capacity || ids.n == 0) {
         w->open = 0;
         return SD_OK;
     }
     double each = pow(w->confidence, 1.0 / ids.n);
     for (int i = 0; i < ids.n; i++) add(w, ids.ids[i], each);
-    /* what stands before from now on: the last word, as far as there is room */
+    /* context from now on: the last word, as far as it fits */
     int rest = w->n - n, keep = whole < LOOK_BACK ? whole : LOOK_BACK;
     while (keep > 0 && keep < whole && ((unsigned char)w->text[whole - keep] & 0xC0) == 0x80) keep--;
     memmove(w->text, w->text + whole - keep, (size_t)(keep + rest));
@@ -185,28 +184,28 @@ static double probability_of(const text_drafter* d, const float* logits, int32_t
     return 1.0 / sd_row_mass(logits, d->translation->draft.n, logits[token]);
 }
 
-/* Is what was written, and not yet guessed, likely to be all that there is room for? */
+/* Does the written text likely fill the remaining capacity? */
 static int is_enough(const writing* w) {
     const sd_proposal* p = w->for_target;
-    int room = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
-    return w->n >= w->bytes_per_token * (room < deep ? room : deep);
+    int n_free = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
+    return w->n >= w->bytes_per_token * (n_free < deep ? n_free : deep);
 }
 
-/* A token that stands for no text: one of the same meaning is guessed, any other ends the guesses. */
+/* Handle a token without text: draft the target's token of the same meaning; without one, stop. */
 static void write_special(const text_drafter* d, writing* w, int32_t token, double probability) {
     int32_t same = d->translation->target_of[token];
     if (same >= 0 && w->n == 0) add(w, same, probability);
     w->open = 0;
 }
 
-/* Are the last bytes written no character, nor the beginning of one? Then no text comes of them. */
+/* Are the last bytes written invalid UTF-8, so that they give no text? */
 static int is_broken(const writing* w) {
     int n = w->n_before + w->n, valid = sd_utf8_valid(w->text, n);
     return valid < n && !sd_utf8_begun(w->text + valid, n - valid);
 }
 
 static sd_status write_string(text_drafter* d, writing* w, int32_t token, const char* string, int n) {
-    if (w->n_before + w->n + n > d->text_room) {
+    if (w->n_before + w->n + n > d->text_capacity) {
         w->open = 0;
         return SD_OK;
     }
@@ -234,7 +233,8 @@ static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
     int n;
     const char* string = sd_token_string(&t->draft, token, &n);
     if (string != NULL && w->begins && w->n == 0 && t->draft_strips && string[0] == ' ') string++, n--;
-    int ends = string == NULL || (n > 0 && begins_word(string[0])); /* what was written: whole words */
+    int ends =
+        string == NULL || (n > 0 && begins_word(string[0])); /* turn the written words into draft tokens */
     if (ends && (string == NULL || w->ending || p->policy != NULL)) {
         SD_TRY(settle(d, w));
         w->open = w->open && !w->ending && sd_proposal_may_draft(p, w->node);
@@ -248,24 +248,26 @@ static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
     return write_string(d, w, token, string, n);
 }
 
-/* Guess a token that both vocabularies have. */
+/* Draft a token that both vocabularies have. */
 static void draw_token(text_drafter* d, writing* w, const float* logits) {
     const sd_translation* t = d->translation;
     sd_proposal* p = w->for_target;
     double named = sd_translate_logits(t, logits, d->logits);
     atomic_fetch_add_explicit(t->n_rows, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(t->named, (long long)(named * SD_SHARE_UNIT), memory_order_relaxed);
-    int guess = sd_guess_if_it_pays(&d->guesser, p, w->node, d->logits), node = w->own.tree.n_nodes++;
+    int added = sd_draft_token_add_if_it_pays(&d->token_drafter, p, w->node, d->logits),
+        node = w->own.tree.n_nodes++;
     w->own.tree.parents[node] = node - 1;
-    w->open = guess >= 0 && node < w->own.depth && sd_proposal_may_draft(p, guess);
-    if (guess < 0) return;
-    w->node = guess;
-    w->own.tree.tokens[node] = t->draft_of[p->tree.tokens[guess]];
+    w->open = added >= 0 && node < w->own.depth && sd_proposal_may_draft(p, added);
+    if (added < 0) return;
+    w->node = added;
+    w->own.tree.tokens[node] = t->draft_of[p->tree.tokens[added]];
 }
 
-/* Is the law restricted in this round of a text? Both ways are tried in turn at first, and then that which
- * brings more; the other is tried now and then. That depends on what was committed of this text alone. */
-static int choose_way(const text_drafter* d, int sequence) {
+/* Does this round of a text draw from the restricted distribution? Both methods alternate at first; then the
+ * one with more accepted tokens is used, and the other tried now and then. Depends only on this text's
+ * committed tokens. */
+static int choose_method(const text_drafter* d, int sequence) {
     experience* e = &d->experiences[sequence];
     if (!d->measures) return 0;
     long round = e->n_rounds++;
@@ -281,7 +283,7 @@ static sd_status begin_text(sd_drafter* base, int sequence, const sd_prompt* pro
     return SD_OK;
 }
 
-/* What became of the guesses of the last round. */
+/* Learn how many draft tokens of the last round were accepted. */
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     text_drafter* d = (text_drafter*)base;
     (void)tokens;
@@ -306,7 +308,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         begin_writing(d, w, &proposals[i]);
         SD_TRY(predictor->follow(predictor, &w->own));
         w->open = w->own.failure->status == SD_OK && w->own.budget > 0 && w->own.depth > 0;
-        w->restricted = w->open && choose_way(d, w->own.sequence);
+        w->restricted = w->open && choose_method(d, w->own.sequence);
     }
     for (;;) {
         int n_open = 0;
@@ -342,10 +344,10 @@ static int longest_of(const sd_token_strings* strings) {
 }
 
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
-                                 sd_vocabulary_way way, sd_drafter** drafter) {
+                                 sd_vocabulary_method method, sd_drafter** drafter) {
     SD_NEW(text_drafter, d);
     const sd_translation* t = options->translation;
-    int measures = way == SD_WAY_MEASURED;
+    int measures = method == SD_VOCABULARY_MEASURED;
     d->base.drafter =
         SD_MAKE(sd_drafter, .tree_type = SD_TREE_CHAINS, .points = !measures || !drafting->draws,
                 .propose = propose, .commit = measures ? commit : NULL, .free = sd_predicting_free);
@@ -353,7 +355,7 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
     d->translation = t;
     d->caller = options->caller;
     d->n_written = 8 * drafting->gamma < SD_MAX_GAMMA ? 8 * drafting->gamma : SD_MAX_GAMMA;
-    d->text_room = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
+    d->text_capacity = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
     sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, d->n_written, 1, d->n_written};
     const sd_predictor_maker maker = {sd_model_predictor_make, options};

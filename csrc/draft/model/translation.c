@@ -18,23 +18,23 @@ double sd_translate_logits(const sd_translation* t, const float* from, float* to
     return sd_row_mass(to, t->target.n, most) / sd_row_mass(from, t->draft.n, most);
 }
 
-/* Tokens that are cut again when text follows: what follows may change where the last ones end. From there
- * back to the beginning of a word, if one is near. */
+/* Last tokens to tokenize again when text follows, which may change where they end; extended back to the
+ * start of a word, if one is near. */
 #define LOOK_BACK 2
 #define MOST_BACK 24
 
-sd_reading sd_reading_take(sd_arena* arena, const sd_translation* translation, void* caller, int text_room,
-                           int room) {
-    return SD_MAKE(sd_reading, .translation = translation, .caller = caller,
-                   .text = sd_arena_take(arena, (size_t)text_room, sizeof(int32_t)),
-                   .begins = sd_arena_take(arena, (size_t)text_room + 1, sizeof(int32_t)),
-                   .tokens = sd_arena_take(arena, (size_t)room, sizeof(int32_t)),
-                   .ends = sd_arena_take(arena, (size_t)room, sizeof(int32_t)), .text_room = text_room,
-                   .room = room);
+sd_retokenized_text sd_retokenized_text_take(sd_arena* arena, const sd_translation* translation, void* caller,
+                                             int text_capacity, int capacity) {
+    return SD_MAKE(sd_retokenized_text, .translation = translation, .caller = caller,
+                   .text = sd_arena_take(arena, (size_t)text_capacity, sizeof(int32_t)),
+                   .begins = sd_arena_take(arena, (size_t)text_capacity + 1, sizeof(int32_t)),
+                   .tokens = sd_arena_take(arena, (size_t)capacity, sizeof(int32_t)),
+                   .ends = sd_arena_take(arena, (size_t)capacity, sizeof(int32_t)),
+                   .text_capacity = text_capacity, .capacity = capacity);
 }
 
-static void push(sd_reading* r, int32_t token, int32_t end) {
-    if (r->n == r->room) {
+static void push(sd_retokenized_text* r, int32_t token, int32_t end) {
+    if (r->n == r->capacity) {
         r->full = 1;
         return;
     }
@@ -42,21 +42,21 @@ static void push(sd_reading* r, int32_t token, int32_t end) {
     r->ends[r->n++] = end;
 }
 
-void sd_reading_begin(sd_reading* r) {
+void sd_retokenized_text_begin(sd_retokenized_text* r) {
     r->n = r->n_text = r->full = r->within_character = 0;
     r->begins[0] = 0;
     for (int i = 0; i < r->translation->n_first; i++) push(r, r->translation->first[i], 0);
 }
 
-/* Does the draft's token k begin a word, or stand for no text? */
-static int begins_word(const sd_reading* r, int k) {
+/* Does the draft's token k begin a word, or have no text? */
+static int begins_word(const sd_retokenized_text* r, int k) {
     int n;
     const char* string = sd_token_string(&r->translation->draft, r->tokens[k], &n);
     return n == 0 || string[0] == ' ' || string[0] == '\n';
 }
 
 /* Drop the draft's tokens that text after the byte `limit` may change. */
-static void cut(sd_reading* r, int32_t limit) {
+static void cut(sd_retokenized_text* r, int32_t limit) {
     int first = r->translation->n_first, k = r->n;
     while (k > first && (r->ends[k - 1] < 0 || r->ends[k - 1] > limit)) k--;
     for (int back = 0; k > first && back < MOST_BACK; back++) {
@@ -68,12 +68,12 @@ static void cut(sd_reading* r, int32_t limit) {
 }
 
 typedef struct piece {
-    int32_t begin; /* where it begins in the text */
+    int32_t begin; /* its first byte in the text */
     int n;         /* its bytes so far */
 } piece;
 
 /* Encode text [n] of a piece, valid UTF-8, from byte `at` of the piece on. */
-static sd_status encode(sd_reading* r, const piece* p, int at, int n) {
+static sd_status encode(sd_retokenized_text* r, const piece* p, int at, int n) {
     int32_t begin = p->begin + at, end = begin + n;
     int lead = 0, length;
     while (lead < r->n_text && sd_token_string(&r->translation->target, r->text[lead], &length) == NULL)
@@ -82,9 +82,9 @@ static sd_status encode(sd_reading* r, const piece* p, int at, int n) {
         .what = SD_ENCODE_FOR_DRAFT, .text = r->piece + at, .n = n, .begins = begin == r->begins[lead]};
     if (text.begins && r->translation->target_strips && text.text[0] == ' ') text.text++, text.n--;
     SD_TRY(sd_interrupted());
-    sd_encoded_ids ids = {.ids = r->ids, .room = SD_READING_PIECE};
+    sd_encoded_ids ids = {.ids = r->ids, .capacity = SD_RETOKENIZED_PIECE};
     if (text.n > 0) SD_TRY(r->translation->encode(r->translation, r->caller, &text, &ids));
-    if (ids.n > ids.room) {
+    if (ids.n > ids.capacity) {
         r->full = 1;
         return SD_OK;
     }
@@ -93,7 +93,7 @@ static sd_status encode(sd_reading* r, const piece* p, int at, int n) {
         sd_token_string(&r->translation->draft, ids.ids[i], &length);
         total += length;
     }
-    /* a tokenizer may put a space in front of a text; one that changes a text says nothing of its bytes */
+    /* a tokenizer may prepend a space; if it changes the text, byte positions are unknown */
     int known = total == text.n || (text.begins && total == text.n + 1);
     int32_t left = total;
     for (int i = 0; i < ids.n; i++) {
@@ -104,9 +104,9 @@ static sd_status encode(sd_reading* r, const piece* p, int at, int n) {
     return SD_OK;
 }
 
-/* Encode the first `most` bytes of the piece and keep the rest, with the beginning of a character. What is no
- * character is spelled byte by byte. `last`: no text follows. */
-static sd_status flush(sd_reading* r, piece* p, int most, int last) {
+/* Encode the first `most` bytes of the piece and keep the rest, including an incomplete character. Invalid
+ * bytes become byte tokens. `last`: no text follows. */
+static sd_status flush(sd_retokenized_text* r, piece* p, int most, int last) {
     int at = 0;
     while (at < most) {
         int n = sd_utf8_valid(r->piece + at, most - at);
@@ -128,27 +128,27 @@ static sd_status flush(sd_reading* r, piece* p, int most, int last) {
     return SD_OK;
 }
 
-/* Where a full piece may be divided: before the last word, if that is not half of it. */
-static int division_of(const sd_reading* r, const piece* p) {
+/* Where to divide a full piece: before the last word, unless that is half of it. */
+static int division_of(const sd_retokenized_text* r, const piece* p) {
     for (int at = p->n - 1; at > p->n / 2; at--)
         if (r->piece[at] == ' ' || r->piece[at] == '\n') return at;
     return p->n;
 }
 
-/* Append a string [n] to the piece, which is encoded as it gets full. */
-static sd_status append(sd_reading* r, piece* p, const char* string, int n) {
+/* Append a string [n] to the piece, which is encoded when full. */
+static sd_status append(sd_retokenized_text* r, piece* p, const char* string, int n) {
     while (n > 0) {
-        int room = SD_READING_PIECE - p->n, some = n < room ? n : room;
+        int capacity = SD_RETOKENIZED_PIECE - p->n, some = n < capacity ? n : capacity;
         memcpy(r->piece + p->n, string, (size_t)some);
         p->n += some, string += some, n -= some;
-        if (p->n < SD_READING_PIECE) continue;
+        if (p->n < SD_RETOKENIZED_PIECE) continue;
         SD_TRY(flush(r, p, division_of(r, p), 0));
     }
     return SD_OK;
 }
 
-/* Is the text's token `at` one of those that the target's texts begin with? */
-static int is_first(const sd_reading* r, int at) {
+/* Is the text's token `at` one of the target's leading special tokens? */
+static int is_first(const sd_retokenized_text* r, int at) {
     const sd_translation* t = r->translation;
     for (int i = 0; i <= at; i++)
         if (i >= t->n_target_first || r->text[i] != t->target_first[i]) return 0;
@@ -156,7 +156,7 @@ static int is_first(const sd_reading* r, int at) {
 }
 
 /* Encode the text from its byte `begin` on. */
-static sd_status encode_from(sd_reading* r, int32_t begin) {
+static sd_status encode_from(sd_retokenized_text* r, int32_t begin) {
     int at = r->n_text, n;
     while (at > 0 && r->begins[at] > begin) at--;
     piece p = {.begin = begin};
@@ -177,8 +177,8 @@ static sd_status encode_from(sd_reading* r, int32_t begin) {
     return flush(r, &p, p.n, 1);
 }
 
-sd_status sd_reading_follow(sd_reading* r, const int32_t* text, int n_text) {
-    if (n_text > r->text_room) {
+sd_status sd_retokenized_text_follow(sd_retokenized_text* r, const int32_t* text, int n_text) {
+    if (n_text > r->text_capacity) {
         r->full = 1;
         return SD_OK;
     }
@@ -194,11 +194,11 @@ sd_status sd_reading_follow(sd_reading* r, const int32_t* text, int n_text) {
     }
     r->n_text = n_text;
     sd_status status = encode_from(r, r->n > 0 ? r->ends[r->n - 1] : 0);
-    if (status != SD_OK) r->n_text = 0, r->n = r->translation->n_first; /* to be read again */
+    if (status != SD_OK) r->n_text = 0, r->n = r->translation->n_first; /* read again next time */
     return status;
 }
 
-/* How many bytes the character has that begins with this byte; 0: none does. */
+/* Bytes of the character that begins with this byte; 0: invalid. */
 static int length_of(unsigned char lead) {
     if (lead < 0x80) return 1;
     if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -206,7 +206,7 @@ static int length_of(unsigned char lead) {
     return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-/* Bytes of a character that text [n] begins with: as many as fit one, up to `length`. */
+/* Bytes at the start of text [n] that fit a character, up to `length`. */
 static int matching(const unsigned char* text, int n, int length) {
     int i = 1;
     for (; i < length && i < n; i++) {

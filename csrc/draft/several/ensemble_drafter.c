@@ -8,12 +8,13 @@ typedef struct inner {
     sd_drafter* drafter; /* owned */
     int gamma;
     sd_drafter_policy policy;
-    sd_drafter_round round; /* what it has done in this round */
-    sd_proposal* proposals; /* [n_sequences] of these, first round.n_asked; nodes have room for gamma + 1 */
-    int32_t** nodes;        /* [n_sequences][gamma + 1] where the round's tree has each of their nodes */
-    double* expected;       /* [n_sequences] tokens that were expected before it was asked */
-    int* slots;             /* [n_sequences] of the session: which of these is its; -1: none */
-    int has_extra;          /* it, or a drafter within it */
+    sd_drafter_round round; /* its part in this round */
+    /* [n_sequences] the first round.n_asked are in use; capacity gamma + 1 nodes each */
+    sd_proposal* proposals;
+    int32_t** nodes;  /* [n_sequences][gamma + 1] index in the round's tree of each of their nodes */
+    double* expected; /* [n_sequences] accepted tokens expected before it was asked */
+    int* slots;       /* [n_sequences] by sequence of the session: its entry above; -1: none */
+    int has_extra;    /* it, or a drafter within it, has extra query tokens */
 } inner;
 
 typedef struct ensemble_drafter {
@@ -22,21 +23,21 @@ typedef struct ensemble_drafter {
     sd_ensemble_options options;
     inner* inners;       /* [n_drafters] */
     sd_drafter** within; /* [n_drafters] the same drafters */
-    int* n_text;         /* [n_sequences] of the text proposed for */
-    uint64_t* drafters;  /* [n_sequences] which of them may draft */
-    double* sums;        /* [gamma + 1] expected tokens down to a node */
-    int* right;          /* [gamma + 1] is a node what came? */
-    int32_t* path;       /* [gamma + 1] the nodes that came */
+    int* n_text;         /* [n_sequences] length of the text proposed for */
+    uint64_t* drafters;  /* [n_sequences] drafters that may draft */
+    double* sums;        /* [gamma + 1] expected accepted tokens down to a node */
+    int* right;          /* [gamma + 1] is a node on the committed path? */
+    int32_t* path;       /* [gamma + 1] nodes on the committed path */
     int32_t* node_rows;  /* [gamma + 1] the rows of one drafter's nodes */
-    double* best;        /* [n_sequences] of a round: tokens expected so far */
+    double* best;        /* [n_sequences] accepted tokens expected so far in a round */
     sd_throughput throughput;
-    double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
-    double committed;                 /* when it was known what came of the last sequence */
+    double begun, proposed, verified; /* times of this round: begun, proposed, verified; 0: not yet */
+    double committed;                 /* time of the last sequence's commit */
     int n_tokens, n_rows;             /* of this round */
-    int n_extra;            /* extra query tokens after a row for one of the drafters, in its rounds */
-    int n_other;            /* the same of this round; until that is known, of the last */
-    int n_proposed, n_told; /* sequences of this round, and those of which it is known what came */
-    int shows_guesses;      /* a nested drafter asks: the text may go on with guesses, before any commit */
+    int n_extra;                      /* extra query tokens after a row, in rounds with their drafter */
+    int n_other;                      /* the same for this round; until that is known, for the last */
+    int n_proposed, n_observed;       /* sequences of this round, and those whose outcome is known */
+    int shows_draft_tokens;           /* a nested drafter asks: the text may end with draft tokens */
 } ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -48,7 +49,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     sd_status status = SD_OK;
     for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
         int drafts = drafters != 0 && sd_may_draft(drafters, i);
-        settings.drafters = drafts ? SD_EVERY_DRAFTER : 0; /* of those within drafter i */
+        settings.drafters = drafts ? SD_EVERY_DRAFTER : 0; /* of the drafters within drafter i */
         own.n = drafts ? prompt->n : 1;
         d->inners[i].slots[sequence] = -1;
         status = sd_drafter_begin(d->inners[i].drafter, sequence, &own);
@@ -58,7 +59,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     return status;
 }
 
-/* One drafter after the other: each reads its part of all prompts together. */
+/* Read prompts with one drafter after the other; each reads all prompts together. */
 static sd_status read_prompts(sd_drafter* base, int* done) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     *done = 1;
@@ -71,15 +72,15 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 static int may_draft(const sd_proposal* p, int i) { return sd_may_draft(p->drafters, i); }
 
-/* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. One that
- * a sequence has chosen alone draws as it does outside of an ensemble. */
+/* Random numbers that no other drafter of the round uses, at any depth of nesting. A drafter that is a
+ * sequence's only one draws as outside an ensemble. */
 static sd_stream stream_of(const ensemble_drafter* d, const sd_proposal* p, int i) {
     int alone = p->drafters != SD_EVERY_DRAFTER && sd_count_drafters(p->drafters, d->options.n_drafters) == 1;
     return p->rule == SD_RULE_COUPLED || alone ? p->stream : sd_stream_inner(p->stream, 0, (uint32_t)i);
 }
 
-/* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
-static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
+/* Budget of drafter i: its share of the remaining budget, and what later drafters cannot use. */
+static int budget_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     int left = p->budget - (p->tree.n_nodes - 1), total = 0, later = 0, last = i;
     for (int j = 0; j < d->options.n_drafters; j++)
         if (may_draft(p, j)) total += d->inners[j].gamma, last = j;
@@ -94,7 +95,7 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
             later += d->inners[j].gamma;
     }
     int most = d->inners[i].gamma;
-    if (p->budget > total) { /* more than all of them ask for: in their ratio, and the last takes the rest */
+    if (p->budget > total) { /* more than their sum: divide it in their ratio, the last takes the rest */
         most = (int)((int64_t)p->budget * most / total);
         return i == last ? left : most < left ? most : left;
     }
@@ -104,19 +105,18 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     return share < most ? share : most;
 }
 
-/* An empty tree for drafter i behind the same text, of whose right tokens a share of `new` is expected to be
- * no earlier drafter's. What its nodes are drawn from is written where it will be wanted, behind the round's
- * last node. */
-static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p, int room,
-                                  double new) {
+/* Open an empty tree for drafter i on the same text; a share `new` of its accepted tokens is expected to be
+ * new in the round. Its nodes' distributions are written in place, after the round's last node. */
+static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, const sd_proposal* p,
+                                  int budget, double new) {
     const inner* in = &d->inners[i];
     sd_proposal* own = &in->proposals[slot];
     sd_proposal opened = *p;
-    opened.budget = room;
-    opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
+    opened.budget = budget;
+    opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer policy prices the round's tree */
     opened.stream = stream_of(d, p, i);
     opened.rejected_at = 0;
-    opened.drafters = SD_EVERY_DRAFTER; /* of those within drafter i */
+    opened.drafters = SD_EVERY_DRAFTER; /* of the drafters within drafter i */
     opened.origins = NULL;
     opened.tree = own->tree;
     opened.depths = own->depths;
@@ -128,12 +128,13 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     own->tree.n_nodes = 1;
     own->depths[0] = 0;
     own->path_prob[0] = new;
-    for (int j = 1; j <= room; j++)
+    for (int j = 1; j <= budget; j++)
         own->tree.drawn_from[j].weights = p->tree.drawn_from[p->tree.n_nodes + j - 1].weights;
     return own;
 }
 
-/* Append the tree in `slot` of drafter i to the round's. Returns the tokens that it is expected to add. */
+/* Append the tree in `slot` of drafter i to the round's. Returns the accepted tokens it is expected to
+ * add. */
 static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) {
     const sd_proposal* own = &d->inners[i].proposals[slot];
     int32_t* nodes = d->inners[i].nodes[slot];
@@ -153,7 +154,7 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     return most;
 }
 
-static void count_guesses(inner* in) {
+static void count_draft_tokens(inner* in) {
     for (int slot = 0; slot < in->round.n_asked; slot++) {
         const sd_proposal* own = &in->proposals[slot];
         int deepest = own->rejected_at;
@@ -164,7 +165,7 @@ static void count_guesses(inner* in) {
     }
 }
 
-/* Ask drafter i for those sequences for which it pays. *reading_s gets its forward passes' seconds. */
+/* Ask drafter i for the sequences for which it pays. *reading_s: seconds of its forward passes. */
 static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, double* reading_s) {
     inner* in = &d->inners[i];
     double begun = sd_now();
@@ -182,10 +183,10 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     for (int k = 0; k < n; k++) {
         sd_proposal* p = &proposals[k];
         if (!may_draft(p, i)) continue;
-        int room = room_for(d, i, p), slot = in->round.n_asked;
-        if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
+        int budget = budget_for(d, i, p), slot = in->round.n_asked;
+        if (budget < 1 || !sd_proposal_may_draft(p, 0)) continue;
         double new = d->options.adaptive ? sd_drafter_policy_new_share(&in->policy, d->best[k]) : 1.0;
-        if (!sd_proposal_may_draft(open_proposal(d, i, slot, p, room, new), 0)) continue;
+        if (!sd_proposal_may_draft(open_proposal(d, i, slot, p, budget, new), 0)) continue;
         in->slots[p->sequence] = slot;
         in->expected[slot] = d->best[k];
         in->round.n_asked++;
@@ -197,7 +198,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     SD_TRY(in->drafter->propose(in->drafter, in->proposals, in->round.n_asked));
     in->round.draft_s = sd_now() - begun;
     *reading_s += in->round.draft_s - in->drafter->other_s;
-    count_guesses(in);
+    count_draft_tokens(in);
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
         if (slot >= 0 && proposals[k].failure->status == SD_OK)
@@ -206,8 +207,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     return SD_OK;
 }
 
-/* The nodes of a tree whose tokens came, in a row: d->path. new [n_new]: the tokens that came. Returns how
- * many. */
+/* Find the path of a tree along the committed tokens new [n_new]: d->path. Returns its length. */
 static int find_path(const ensemble_drafter* d, const sd_proposal* own, const int32_t* new, int n_new) {
     int last = 0;
     d->right[0] = 1;
@@ -221,7 +221,7 @@ static int find_path(const ensemble_drafter* d, const sd_proposal* own, const in
     return own->depths[last];
 }
 
-/* Judge the proposals for a sequence by the text that followed, tokens [n_tokens]. */
+/* Learn from the committed text, tokens [n_tokens], how the proposals for a sequence did. */
 static void judge(ensemble_drafter* d, int sequence, const int32_t* tokens, int n_tokens) {
     int n_old = d->n_text[sequence], before = 0;
     for (int i = 0; i < d->options.n_drafters; i++) {
@@ -236,32 +236,31 @@ static void judge(ensemble_drafter* d, int sequence, const int32_t* tokens, int 
         if (n > before) before = n;
     }
     d->n_tokens += n_tokens - n_old;
-    d->n_told++;
+    d->n_observed++;
 }
 
-/* Nothing more is to be told of the last proposals for a sequence. */
+/* Drop the last proposals for a sequence. */
 static void forget(ensemble_drafter* d, int sequence) {
     for (int i = 0; i < d->options.n_drafters; i++) d->inners[i].slots[sequence] = -1;
     d->n_text[sequence] = 0;
 }
 
-/* Where a sequence has not been committed since the last round, that round was one of a nested drafter, and
- * the text has what came of it. */
+/* If a sequence has not been committed since the last round, a nested drafter ran that round, and the text
+ * has its outcome. */
 static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
     int n_old = d->n_text[p->sequence];
     if (n_old == 0 || p->n_text <= n_old) return;
     judge(d, p->sequence, p->text, p->n_text);
     forget(d, p->sequence);
     d->committed = sd_now();
-    d->shows_guesses = 1;
+    d->shows_draft_tokens = 1;
 }
 
-/* The last round is over when the next begins. It tells nothing where it is not known what came of a
- * sequence. */
+/* End the last round when the next begins. It teaches nothing if the outcome of a sequence is unknown. */
 static void end_round(ensemble_drafter* d) {
     double expected_s = 0.0, draft_s = 0.0;
     int n_asked = 0;
-    if (d->options.adaptive && d->n_told == d->n_proposed && d->verified > 0.0) {
+    if (d->options.adaptive && d->n_observed == d->n_proposed && d->verified > 0.0) {
         for (int i = 0; i < d->options.n_drafters; i++) {
             const inner* in = &d->inners[i];
             if (in->round.n_asked == 0) continue;
@@ -277,11 +276,11 @@ static void end_round(ensemble_drafter* d) {
         }
         if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s, rest_s);
     }
-    d->n_tokens = d->n_rows = d->n_told = 0;
+    d->n_tokens = d->n_rows = d->n_observed = 0;
     d->verified = 0.0;
 }
 
-/* What a second is worth in this round, by what each drafter could do. */
+/* Begin a round: plan the price of a second from what each drafter could add. */
 static void begin_round(ensemble_drafter* d, int n) {
     sd_throughput_begin(&d->throughput, n);
     for (int i = 0; i < d->options.n_drafters; i++)
@@ -312,7 +311,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
                          const float* logits, ptrdiff_t stride) {
     ensemble_drafter* d = (ensemble_drafter*)base;
     if (d->verified == 0.0) d->verified = sd_now();
-    int last = 0; /* rows that the target was run on */
+    int last = 0; /* rows of the target's forward pass */
     for (int j = 0; j < p->tree.n_nodes; j++)
         if (node_rows[j] > last) last = node_rows[j];
     d->n_rows += (last + 1) * (1 + d->n_other);
@@ -329,8 +328,8 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
 
 static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    /* the time since a nested drafter's last round is mostly the outer session's */
-    if (d->n_text[sequence] > 0 && d->n_text[sequence] < n_tokens && !d->shows_guesses) {
+    /* the time since a nested drafter's last round belongs mostly to the outer session */
+    if (d->n_text[sequence] > 0 && d->n_text[sequence] < n_tokens && !d->shows_draft_tokens) {
         judge(d, sequence, tokens, n_tokens);
         d->committed = sd_now();
     }
@@ -416,7 +415,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafters))) != SD_OK) goto fail;
     d->base.within = d->within, d->base.n_within = o->n_drafters, d->base.several = 1;
-    sd_throughput_start(&d->throughput, drafting->reading);
+    sd_throughput_start(&d->throughput, drafting->expert_reads);
     for (int i = 0; i < o->n_drafters; i++) {
         sd_drafter_schedule_start(&d->inners[i].policy.schedule);
         expect_extra(d, &d->inners[i]);

@@ -1,11 +1,11 @@
 /* Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): the target itself drafts, by Jacobi iteration.
  *
- * A window of guesses runs ahead of the text: n - 1 rows of w columns. Cell (r, c) guesses the token at
+ * A window of draft tokens runs ahead of the text: n - 1 rows of w columns. Cell (r, c) is a draft token at
  * offset r + c + 1 after the root. Row 0 is a chain from the root; the other rows of column c follow node c
  * of that chain. The target's argmax after the last row of a column makes a new row, and with the column an
  * n-gram, which goes into a pool. After a step the rows shift up by one: row 1 becomes row 0, one position
  * on. N-grams of the pool that begin with the text's last token follow the root as candidates. All these are
- * nodes of one tree: guesses that were chosen, not drawn. */
+ * nodes of one tree, point masses each. */
 #include "tables.h"
 
 #include <assert.h>
@@ -17,16 +17,16 @@
 
 /* Rounds whose n-grams the pool keeps. */
 #define ROUNDS 256
-/* Guesses that the rates of right ones remember. */
-#define GUESSES 100.0
+/* Draft tokens that the acceptance rates average over. */
+#define DRAFT_TOKENS 100.0
 
-/* The n-grams seen last, found by their first token, the most recent first. Zeros are a pool without any. */
+/* The last n-grams, found by first token, most recent first. All zeros: an empty pool. */
 typedef struct ngram_pool {
     int n;           /* tokens of an n-gram, ≥ 2 */
-    int capacity;    /* n-grams kept; each new one takes the place of the oldest */
-    int64_t count;   /* n-grams added so far, which number them from 1 on */
+    int capacity;    /* n-grams kept; each new one replaces the oldest */
+    int64_t count;   /* n-grams added so far; they are numbered from 1 */
     int32_t* tokens; /* [capacity, n] n-gram i in row i % capacity */
-    int64_t* older;  /* [capacity] the n-gram before it with a first token of the same bucket; 0: none */
+    int64_t* older;  /* [capacity] the previous n-gram of the same bucket; 0: none */
     int64_t* newest; /* [n_buckets] the last one of each bucket; 0: none */
     int n_buckets;
 } ngram_pool;
@@ -52,12 +52,12 @@ static void add(ngram_pool* p, int32_t first, const int32_t* rest) {
     *newest = number;
 }
 
-/* What followed `first`: at most `most` different rests, the most recent first. found [most] point at [n - 1]
- * tokens, which stay until the next n-gram is added. Returns how many there are. */
+/* Find at most `most` different continuations of `first`, most recent first. found [most] point at [n - 1]
+ * tokens, which stay until the next n-gram is added. Returns their number. */
 static int find(const ngram_pool* p, int32_t first, int most, const int32_t** found) {
     int n_found = 0;
     size_t n_bytes = (size_t)(p->n - 1) * sizeof(int32_t);
-    /* n-grams older than the capacity have been written over, and so has their place in the chain */
+    /* n-grams older than the capacity have been overwritten, and so have their links */
     int64_t oldest = p->count > p->capacity ? p->count - p->capacity + 1 : 1;
     for (int64_t i = p->newest[first % p->n_buckets], next; n_found < most && i >= oldest; i = next) {
         next = p->older[i % p->capacity];
@@ -71,12 +71,12 @@ static int find(const ngram_pool* p, int32_t first, int most, const int32_t** fo
     return n_found;
 }
 
-/* The window of guesses ahead of one sequence's text. */
+/* The window ahead of one sequence's text. */
 typedef struct window {
     int32_t* rows;   /* [ngram - 1, window] */
-    int32_t* leaves; /* [window] nodes of the last row in the last proposal, first n_columns */
+    int32_t* leaves; /* [window] nodes of the last row in the last proposal */
     int n_columns;
-    int n_text; /* of the text that the window runs ahead of; 0: it is not filled */
+    int n_text; /* length of the text that the window follows; 0: not filled */
     ngram_pool pool;
 } window;
 
@@ -86,8 +86,8 @@ typedef struct lookahead_drafter {
     int n_vocab;
     window* windows;       /* [n_sequences] */
     const int32_t** found; /* [candidates] */
-    int32_t* rest;         /* [ngram] of an n-gram on its way into the pool */
-    /* How often guesses of the window and of the pool are right whose parents were. */
+    int32_t* rest;         /* [ngram] n-gram being added to the pool */
+    /* Acceptance rates in the window and in the pool, given an accepted parent. */
     sd_mean in_window, in_pool;
 } lookahead_drafter;
 
@@ -101,12 +101,12 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     return SD_OK;
 }
 
-/* Move the columns to the text's end; the new ones get tokens of the text at random, as all do at first. */
+/* Move the columns to the text's end; new ones start with random tokens of the text. */
 static void slide(const lookahead_drafter* d, window* w, const sd_proposal* p) {
     int n_cols = d->options.window, n_rows = d->options.ngram - 1;
     int moved = w->n_text > 0 && p->n_text - w->n_text < n_cols ? p->n_text - w->n_text : n_cols;
     w->n_text = p->n_text;
-    if (moved <= 0) return; /* a text may lose guesses that it was shown with */
+    if (moved <= 0) return; /* the text may have lost rejected draft tokens */
     for (int r = 0; r < n_rows; r++) {
         int32_t* row = w->rows + r * n_cols;
         memmove(row, row + moved, (size_t)(n_cols - moved) * sizeof *row);
@@ -119,9 +119,9 @@ static void slide(const lookahead_drafter* d, window* w, const sd_proposal* p) {
 
 static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p) {
     int n_cols = d->options.window, n_rows = d->options.ngram - 1;
-    /* whole columns only: one without its last row says nothing */
-    int room = p->budget / n_rows, deep = p->depth - n_rows + 1;
-    w->n_columns = n_cols < room ? n_cols : room;
+    /* whole columns only: without its last row a column adds no n-gram */
+    int n_free = p->budget / n_rows, deep = p->depth - n_rows + 1;
+    w->n_columns = n_cols < n_free ? n_cols : n_free;
     if (w->n_columns > deep) w->n_columns = deep > 0 ? deep : 0;
     double confidence = estimate(d->in_window);
     for (int c = 0, head = 0; c < w->n_columns; c++) {
@@ -143,8 +143,8 @@ static void propose_candidates(const lookahead_drafter* d, const window* w, sd_p
             node = sd_proposal_add_point(p, node, d->found[i][r], confidence);
 }
 
-/* Where drafting does not pay at all nothing is proposed, but what the window costs is not weighed guess by
- * guess: its columns are there for the n-grams of later rounds. */
+/* Propose nothing where drafting does not pay at all, but do not price the window token by token: its columns
+ * provide n-grams for later rounds. */
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     lookahead_drafter* d = (lookahead_drafter*)base;
     double begun = sd_now();
@@ -161,7 +161,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-/* Which guesses behind the text would argmax decoding have accepted? */
+/* Learn which draft tokens argmax decoding would have accepted. */
 static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, const int32_t* node_rows,
                   const float* logits, ptrdiff_t stride) {
     const sd_tree* t = &p->tree;
@@ -171,7 +171,8 @@ static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, c
         next = -1;
         for (int i = 1; i < t->n_nodes; i++) {
             if (node_rows[t->parents[i]] != row) continue;
-            sd_mean_add(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token, 1.0, GUESSES);
+            sd_mean_add(i < first_of_pool ? &d->in_window : &d->in_pool, t->tokens[i] == token, 1.0,
+                        DRAFT_TOKENS);
             if (t->tokens[i] == token) next = node_rows[i];
         }
     }
@@ -218,7 +219,8 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
                o->window, o->ngram, o->candidates);
     int64_t n_nodes = ((int64_t)o->window + o->candidates) * (o->ngram - 1);
     SD_FAIL_IF(n_nodes > SD_MAX_GAMMA, SD_ERR_VALUE,
-               "lookahead: the tree has %lld guesses, expected at most %d", (long long)n_nodes, SD_MAX_GAMMA);
+               "lookahead: the tree has %lld draft tokens, expected at most %d", (long long)n_nodes,
+               SD_MAX_GAMMA);
     SD_NEW(lookahead_drafter, d);
     d->base = SD_MAKE(sd_drafter, .tree_type = SD_TREE_ANY, .points = 1, .begin = begin, .propose = propose,
                       .observe = observe, .free = sd_drafter_release);

@@ -1,5 +1,5 @@
-/* An n-gram model drafts a chain: what followed the last tokens in some text, or earlier in this one. A model
- * of negligible cost (section 3.6).
+/* Draft a chain from an n-gram model: what followed the last tokens in a corpus, or earlier in this text. Its
+ * cost is negligible (section 3.6).
  *
  * Let h be the last k tokens, n(hx) how often x followed h, N = Σ n(hx), and D how many different tokens
  * followed h. The unigram model is k = 0, over the uniform distribution. Of the contexts k = 1 … n − 1 those
@@ -13,8 +13,7 @@
  *                    with U = 1 − Σ P_{k−1}(x) over the x with n(hx) > 0 (Katz 1987), and what the maximum
  *                    or a vocabulary without other tokens leaves over divided among all in proportion
  *
- * At temperature 0 only tokens that were seen behind these contexts are looked at, and the most frequent
- * one. */
+ * At temperature 0 only tokens seen after these contexts and the most frequent one are considered. */
 #include "tables.h"
 
 #include <math.h>
@@ -22,10 +21,10 @@
 
 #include "interrupt.h"
 
-/* Entries that are checked between two looks for an interruption: a power of two. */
+/* Entries checked between two checks for an interruption: a power of two. */
 #define PIECE 65536
 
-/* Is entry i of an array of the k-grams in low to high? */
+/* Is entry i of an array of the k-grams within low to high? */
 static sd_status check_entry(const char* array, int64_t i, int k, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return i % PIECE == 0 ? sd_interrupted() : SD_OK;
     return sd_fail(SD_ERR_VALUE, "%s[%lld] of the %d-grams is %lld, expected %lld to %lld", array,
@@ -85,15 +84,15 @@ void sd_ngram_followers(const sd_ngram_table* t, const int32_t* context, int k, 
     }
 }
 
-/* What the drafter counts itself: the unigrams of the table and, online, a text. */
+/* Unigram counts of the table and, online, of a text. */
 typedef struct counts {
-    int32_t* unigrams; /* [n_vocab] how often each token occurs in the table and the text. */
-    int64_t total;     /* Their sum. */
-    int n_different;   /* How many of them are above 0. */
-    int32_t best;      /* The most frequent token, the lowest id on ties. */
-    int n_text;        /* Tokens of the text that have been counted. */
-    int32_t* last;     /* [n_vocab] online: where each token occurs last in the text, -1: nowhere. */
-    /* [drafting.n_text] online: where the token at each position occurs before it, -1: nowhere. */
+    int32_t* unigrams; /* [n_vocab] count of each token in the table and the text */
+    int64_t total;     /* their sum */
+    int n_different;   /* number of tokens with a count above 0 */
+    int32_t best;      /* most frequent token, the lowest id on ties */
+    int n_text;        /* tokens of the text counted so far */
+    int32_t* last;     /* [n_vocab] online: last index of each token in the text; -1: none */
+    /* [drafting.n_text] online: previous index of the token at each position; -1: none */
     int32_t* previous;
 } counts;
 
@@ -104,13 +103,13 @@ typedef struct followers {
     int64_t total; /* Σ counts */
 } followers;
 
-/* The distribution of the next token. A token that followed none of the contexts, which most did not, has the
- * probability factor · (its unigram count + share); the others have factor · values. */
+/* Distribution of the next token. Tokens that followed no context, which are most, have the probability
+ * factor · (unigram count + share); the others have factor · values. */
 typedef struct row {
     const counts* counts;
     double share, factor;
-    double* values; /* [n_vocab] by token; 0: it followed none; all 0 between rows */
-    int32_t* seen;  /* [n_vocab] the first n_seen are the tokens with a value */
+    double* values; /* [n_vocab] by token; 0: followed no context; all 0 between rows */
+    int32_t* seen;  /* [n_vocab] the first n_seen are tokens with a value */
     int n_seen;
 } row;
 
@@ -118,11 +117,11 @@ typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
     sd_drafting drafting;
     sd_ngram_drafter_options options;
-    sd_guesser guesser;
-    counts* counts; /* [n_sequences], or one for all if not online */
+    sd_token_drafter token_drafter;
+    counts* counts; /* [n_sequences], or one for all unless online */
     followers followers;
     row row;
-    int has_logs;  /* those of the table are in their place: not online */
+    int has_logs;  /* `logs` holds those of the table: not online */
     float* logs;   /* [n_vocab] ln(unigram count + share) */
     float* logits; /* [n_vocab] */
 } ngram_drafter;
@@ -136,7 +135,7 @@ static void add_unigram(counts* c, int32_t token, int32_t n) {
     if (*here > most || (*here == most && token < c->best)) c->best = token;
 }
 
-/* Forget the text: the counts are the table's. */
+/* Reset the counts to the table's. */
 static void clear(counts* c, const sd_ngram_table* t) {
     size_t size = (size_t)t->n_vocab * sizeof(int32_t);
     memset(c->unigrams, 0, size);
@@ -145,7 +144,7 @@ static void clear(counts* c, const sd_ngram_table* t) {
     for (int32_t i = 0; i < t->n_vocab; i++) add_unigram(c, i, t->unigrams[i]);
 }
 
-/* d / n_vocab of P_0, or 1 / n_vocab if nothing was seen. */
+/* The term D / n_vocab of P_0, or 1 / n_vocab if nothing was counted. */
 static double share_of(const counts* c, int n_vocab) {
     return (double)(c->total > 0 ? c->n_different : 1) / n_vocab;
 }
@@ -156,14 +155,14 @@ static void fill_logs(const counts* c, int n_vocab, float* logs) {
 }
 
 static void add_follower(followers* f, int n_vocab, int32_t token, int64_t n) {
-    if (token < 0 || token >= n_vocab) token = 0; /* of a mapped file that has changed */
+    if (token < 0 || token >= n_vocab) token = 0; /* the mapped file has changed */
     if (n < 1) n = 1;
     if (f->counts[token] == 0) f->tokens[f->n++] = token;
     f->counts[token] += n;
     f->total += n;
 }
 
-/* What followed a context [k] in the table and, online, in the counted part of the text. */
+/* Count what followed a context [k] in the table and, online, in the counted part of the text. */
 static void find_followers(followers* f, const sd_ngram_table* t, const counts* c, const int32_t* tokens,
                            const int32_t* context, int k) {
     int64_t begin, end;
@@ -180,7 +179,7 @@ static double value(const row* r, int32_t token) {
     return r->values[token] > 0.0 ? r->values[token] : r->counts->unigrams[token] + r->share;
 }
 
-/* Go from P_{k−1} to P_k (above), and forget the followers. */
+/* Go from P_{k−1} to P_k (above), and clear the followers. */
 static void lengthen(row* r, followers* f, int back_off) {
     if (f->n == 0) return;
     double sum = (double)(f->total + f->n), escape = f->n / sum, covered = 0.0;
@@ -205,7 +204,7 @@ static void fill_row(ngram_drafter* d, const sd_proposal* p, int node, const cou
     r->share = share_of(c, t->n_vocab);
     r->factor = c->total > 0 ? 1.0 / (double)(c->total + c->n_different) : 1.0;
     int n = p->n_text + node, longest = n < t->n ? n : t->n - 1;
-    int32_t context[SD_MAX_NGRAM]; /* the last tokens, the guesses among them */
+    int32_t context[SD_MAX_NGRAM]; /* the last tokens, including draft tokens */
     for (int i = 0; i < longest; i++) {
         int at = n - longest + i;
         context[i] = at < p->n_text ? p->text[at] : p->tree.tokens[at - p->n_text + 1];
@@ -230,7 +229,7 @@ static int32_t better(const row* r, int32_t a, int32_t b) {
 static int32_t best_of(const row* r, int n_vocab) {
     int32_t frequent = r->counts->best, best = frequent;
     for (int i = 0; i < r->n_seen; i++) best = better(r, r->seen[i], best);
-    /* an unseen token is at most as probable as the most frequent one would be if it were unseen */
+    /* an unseen token is at most as probable as the most frequent one if it were unseen */
     if (value(r, best) < r->counts->unigrams[frequent] + r->share)
         for (int32_t i = 0; i < n_vocab; i++) best = better(r, i, best);
     return best;
@@ -247,7 +246,7 @@ static int is_greedy(const sd_proposal* p) {
     return p->constraint == NULL && s->temperature == 0.0 && !sd_sampling_changes_logits(s);
 }
 
-static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
+static int draft_token(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
     int n_vocab = d->options.table->n_vocab, next = -1;
     fill_row(d, p, node, c);
     if (is_greedy(p)) {
@@ -257,7 +256,7 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
             next = sd_proposal_add_point(p, node, token, probability);
     } else {
         fill_logits(&d->row, n_vocab, d->logs, d->logits);
-        next = sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
+        next = sd_draft_token_add_if_it_pays(&d->token_drafter, p, node, d->logits);
     }
     clear_row(&d->row);
     return next;
@@ -272,7 +271,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             fill_logs(c, d->options.table->n_vocab, d->logs);
             d->has_logs = 1;
         }
-        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c))
+        for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = draft_token(d, p, node, c))
             SD_TRY(sd_interrupted());
     }
     return SD_OK;
@@ -289,7 +288,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     return SD_OK;
 }
 
-/* Some nanoseconds a token, so the prompt is not left to read. */
+/* Counts the prompt at once: it takes some nanoseconds per token. */
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     ngram_drafter* d = (ngram_drafter*)base;
     clear(&d->counts[sequence], d->options.table);
@@ -299,7 +298,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
 static void lay_out(ngram_drafter* d) {
     size_t n_vocab = (size_t)d->options.table->n_vocab, n_text = (size_t)d->drafting.n_text;
     int online = d->options.online, n_counts = online ? d->drafting.n_sequences : 1;
-    d->guesser = sd_guesser_take(&d->base.arena, &d->drafting);
+    d->token_drafter = sd_token_drafter_take(&d->base.arena, &d->drafting);
     d->followers.tokens = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->followers.tokens);
     d->followers.counts = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->followers.counts);
     d->row.values = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->row.values);

@@ -1,9 +1,9 @@
 /* Uniform random tokens: the lower bound of every draft. */
 #include "tables.h"
 
-#include "guess.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "token_drafter.h"
 
 typedef struct random_drafter {
     sd_drafter base; /* must stay first */
@@ -24,7 +24,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             uniform->mass = n;
             uniform->factor = 1.0 / n;
             for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = sd_mask_allows(&mask, j);
-            int32_t token = sd_guess_draw(p, parent, uniform, d->n_vocab, d->noise);
+            int32_t token = sd_draft_token_draw(p, parent, uniform, d->n_vocab, d->noise);
             parent = sd_proposal_add(p, parent, token, 1.0 / n);
         }
     }

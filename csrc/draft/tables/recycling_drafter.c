@@ -32,11 +32,11 @@ typedef struct recycling_drafter {
     const sd_token_matrix* matrix;
     sd_shape shape;
     double* chances; /* [matrix->k] */
-    int32_t* nodes;  /* [shape.n_nodes + 1] the proposal's node of each of the shape's; -1: it is left out */
+    int32_t* nodes;  /* [shape.n_nodes + 1] the proposal's node of each node of the shape; -1: none */
 } recycling_drafter;
 
-/* The guess of a rank behind a node; -1 if there is none, or no room for it, or it does not pay. */
-static int guess(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
+/* Append the token of a rank after a node; -1 if there is none, no capacity for it, or it does not pay. */
+static int draft_token(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
     if (parent < 0 || !sd_proposal_has_capacity(p, parent)) return -1;
     int32_t token = sd_token_matrix_at(d->matrix, p->tree.tokens[parent], rank);
     if (token < 0 || !sd_proposal_allows(p, parent, token) ||
@@ -51,7 +51,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++)
         for (int at = 0; at <= d->shape.n_nodes; at++)
             for (int rank = 0; rank < d->shape.n_children[at]; rank++)
-                d->nodes[d->shape.first_child[at] + rank] = guess(d, &proposals[i], d->nodes[at], rank);
+                d->nodes[d->shape.first_child[at] + rank] = draft_token(d, &proposals[i], d->nodes[at], rank);
     return SD_OK;
 }
 

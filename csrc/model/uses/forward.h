@@ -80,7 +80,7 @@ sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads
 sd_status sd_encoder_output(const sd_model* model, const int32_t* source, int n, int n_threads,
                             const char* name, float* out);
 
-/* --------------------------------------------- prefill of several texts in a forward pass */
+/* ------------------------------------------------------------- prefill of several texts in a forward pass */
 
 typedef struct sd_prefill {
     const int32_t* text; /* [n] borrowed until it is read */

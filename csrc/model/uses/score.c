@@ -266,7 +266,7 @@ void sd_score_free(sd_score* s) {
 
 const sd_cache* sd_score_cache(const sd_score* s) { return &s->caches[0]; }
 
-/* ---------------------------------------------------------------------------------- groups and lanes */
+/* ------------------------------------------------------------------------------------- groups and lanes */
 
 static int being_read(const lane* l) { return l->group != NULL && l->begun; }
 

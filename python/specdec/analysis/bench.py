@@ -1,4 +1,4 @@
-"""Benchmarks of speculation: the questions of a file, answered with and without a draft, by category."""
+"""`bench`: benchmark questions answered with and without a draft, by category."""
 
 from __future__ import annotations
 
@@ -47,46 +47,46 @@ from specdec.trace import StepFigures
 from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
-"""What decoding without a draft is called."""
+"""Name of decoding without a draft."""
 OVERALL: Final = "overall"
 MT_BENCH: Final = "mt_bench"
 MT_BENCH_CATEGORIES: Final = (
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
 )  # fmt: skip
-"""Spec-Bench reports these as one task."""
-_N_WARM_UPS: Final = 3  # runs that are thrown away: caches, threads, the processor's clock
+"""Categories that Spec-Bench reports as one task."""
+_N_WARM_UPS: Final = 3  # discarded runs: caches, threads, clock speed
 _WARM_UP_TOKENS: Final = 16
 TooLong: TypeAlias = Literal["error", "skip"]
-"""What happens with questions that the context has no room for."""
-_N_NAMED: Final = 5  # questions that a message names at most
+"""Handling of questions that do not fit the context."""
+_N_NAMED: Final = 5  # maximum of questions named in a message
 
 
 @dataclass(frozen=True)
 class BenchRow:
-    """The figures of a category.
+    """Results of one category.
 
     Attributes
     ----------
     category : str
-        As in the file of questions; "mt_bench" is all eight categories of MT-Bench, "overall" all questions.
+        From the question file; "mt_bench" is all eight categories of MT-Bench, "overall" all questions.
     n_questions, n_turns, n_tokens : int
-        Answered; and new tokens of a repetition, the mean of all of them, rounded.
+        Answered questions and turns; new tokens per repetition, averaged and rounded.
     alpha, alpha_low, alpha_high : float
-        Mean acceptance rate (Corollary 3.6) at the verified positions, and its 95 % confidence interval; of
-        trees the share of positions at which one of several drafts was accepted (`Round.betas`).
+        Mean acceptance rate (Corollary 3.6) over the verified positions, and its 95 % confidence interval;
+        for trees, the share of positions where one of several draft tokens was accepted (`Round.betas`).
     mean_acceptance_length, draft_acceptance_rate, per_position_acceptance_rate
-        As vLLM names them: new tokens of a run of the target that verified a draft, its own token included;
-        accepted over drafted tokens; share of these runs that accepted their first, second, … token.
+        vLLM's metrics: new tokens per target forward pass that verified a draft, bonus token included;
+        accepted over draft tokens; share of these passes that accepted their first, second, … draft token.
     tokens_per_call : float
-        New tokens of any run of the target: the mean of Spec-Bench's ``accept_lengths``.
+        New tokens per target forward pass: the mean of Spec-Bench's ``accept_lengths``.
     tokens_per_s, plain_tokens_per_s : tuple of float
-        New tokens over seconds of the whole calls, the reading of the prompts included, of each repetition.
+        New tokens per second of whole calls, prompt processing included, in each repetition.
     speedup, decode_speedup, question_speedup : Speedup
-        tokens_per_s over plain_tokens_per_s; of the rounds alone; and as Spec-Bench counts it, by the mean
-        over questions of their tokens per second.
+        tokens_per_s over plain_tokens_per_s; the same for the rounds only; and Spec-Bench's, by the mean over
+        questions of their tokens per second.
     n_equal, n_compared : int
-        Turns of all repetitions with the new tokens of plain decoding (at temperature 0 with the exact rule
-        all of them), and those that both ways answered.
+        Turns over all repetitions whose tokens equal plain decoding's (all of them at temperature 0 with the
+        exact rule), and turns that both answered.
     """
 
     category: str
@@ -111,12 +111,12 @@ class BenchRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bench(Tabular):
-    """What `specdec.bench` found; ``print`` shows its tables, a notebook too.
+    """Result of `specdec.bench`; ``print`` and notebooks show its tables.
 
-    `draft` is "plain" where there is none. `settings` are what the answers were made with. `rows` have a
-    category each, in the order of the questions, then MT-Bench and all together. `skipped` has the ids of
-    questions that were not asked to their last turn, and why. `answers` and `plain_answers` are by
-    repetition, then by question; empty where they were not run.
+    `draft` is "plain" without one. `settings` are those of the answers. `rows` has one per category in the
+    order of the questions, then MT-Bench, then all together. `skipped` has the ids of questions that were not
+    answered completely, and why. `answers` and `plain_answers` are by repetition, then by question; empty if
+    not run.
     """
 
     target: str
@@ -131,41 +131,41 @@ class Bench(Tabular):
     _not_in_dict = ("questions", "answers", "plain_answers")
 
     def __getitem__(self, category: str) -> BenchRow:
-        """The row of a category; KeyError if there is none."""
+        """Return the row of a category; KeyError if there is none."""
         return {row.category: row for row in self.rows}[category]
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with the figures of `BenchRow`, such as ``speedup_low``; not by position."""
+        """Return the rows as a `pandas.DataFrame` with columns such as ``speedup_low``, without positions."""
         return figures_frame(self.rows)
 
     def tables(self) -> list[Table]:
-        """Speed; then acceptance, and acceptance by position, where there was a draft."""
+        """Return the tables of speed and, with a draft, of acceptance in total and by position."""
         if not self.answers:
             return [self._speed_table()]
         columns = [
             _CATEGORY, figure("alpha", "alpha", ".3f"), bounds("95 % interval", "alpha"),
-            figure("mean acceptance length", "mean_acceptance_length", ".2f"),
+            figure("mean accepted length", "mean_acceptance_length", ".2f"),
             figure("draft acceptance rate", "draft_acceptance_rate", ".3f"),
-            figure("tokens/run", "tokens_per_call", ".2f"),
+            figure("tokens/pass", "tokens_per_call", ".2f"),
         ]  # fmt: skip
-        title = "Share of the runs with a draft that accepted its first, second, … token"
+        title = "Share of verifying passes that accepted their first, second, … draft token"
         rates = [(row.category, row.per_position_acceptance_rate) for row in self.rows]
         by_position = tables_by_position(title, ("position",), rates, ".3f")
         return [self._speed_table(), Table.of("Acceptance", self.rows, columns), *by_position]
 
     def _speed_table(self) -> Table:
-        """Tokens per second and speed-ups."""
+        """Return the table of tokens per second and speed-ups."""
         both = bool(self.answers and self.plain_answers)
         title = f"{self.target} alone"
         if self.answers:
             title = f"{self.draft} drafting for {self.target}, gamma {self.settings['gamma']}"
         title += f", temperature {self.settings['temperature']:g}"
         decides = not self.settings["temperature"] or self.settings["verify"] == "coupled"
-        if decides and both:  # else they are other samples
+        if decides and both:  # otherwise they are different samples
             last = self.rows[-1]
             title += f"; {last.n_equal} of {last.n_compared} answers equal those of plain decoding"
         if self.skipped:
-            title += f"; not asked, or not to the end: {len(self.skipped)} questions"
+            title += f"; {len(self.skipped)} questions skipped or incomplete"
         columns: list[Column] = [_CATEGORY, figure("questions", "n_questions", "d")]
         columns.append(figure("tokens", "n_tokens", "d"))
         if self.plain_answers:
@@ -182,13 +182,13 @@ _CATEGORY: Final[Column] = ("", lambda row: row.category)
 
 
 def _spread(values: Sequence[float], spec: str = ".1f", middle: str = "") -> str:
-    """The median, and in brackets the least and the greatest of several."""
+    """Format the median, with the minimum and maximum in parentheses."""
     middle = middle or f"{float(np.median(values)):{spec}}"
     return middle if len(values) == 1 else f"{middle} ({min(values):{spec}} to {max(values):{spec}})"
 
 
 def _ratio(speedup: Speedup) -> str:
-    """A speed-up with its spread, marked if it is an error of measurement."""
+    """Format a speed-up with its spread, marked if it is a measurement error."""
     return _spread(speedup.ratios, ".2f", speedup.text(""))
 
 
@@ -205,39 +205,39 @@ def bench(
     options: DecodingOptions | None = None,
     **changes: Unpack[SampleOptions],
 ) -> Bench:
-    """Answer the questions of a benchmark with and without a draft, and count by category.
+    """Answer benchmark questions with and without a draft, and report results by category.
 
-    As in Spec-Bench, questions are answered one at a time, greedily unless a temperature is given, turn by
-    turn, each turn after the model's own answer to the one before. Where the target has a chat template, the
-    turns go through it; else a text goes on with the next turn after an empty line, and an encoder-decoder
-    reads each turn as a source of its own. Plain and speculative decoding answer each question in turns. What
-    was accepted after an end-of-text token or a stop is neither a new token nor an accepted draft.
+    As in Spec-Bench, questions are answered one at a time, greedily unless a temperature is given, each turn
+    after the model's own answer to the previous one. Turns go through the target's chat template if it has
+    one; otherwise the next turn follows after an empty line, and an encoder-decoder reads each turn as a
+    source. Plain and speculative decoding are interleaved question by question. Tokens accepted after an
+    end-of-text token or a stop count neither as new nor as accepted.
 
     Parameters
     ----------
     target, draft : as of `specdec.generate`, or a dict of one by its name
-        Draft None: plain decoding alone. A draft that learns from texts learns within each repetition, from
-        its answers in their order, else as in `specdec.measure`.
+        Draft None: plain decoding only. A draft that learns from texts learns within each repetition, from
+        its answers in order, otherwise as in `specdec.measure`.
     questions : path-like, or iterable of Question and str
-        A file that `specdec.read_questions` takes (which may read a part of it), or questions themselves; a
-        text is one of the category "prompts".
+        A file for `specdec.read_questions` (which can select a part of it), or the questions; a str is a
+        question of the category "prompts".
     repeats, plain : int, bool, default 3 and True
-        How often all questions are answered; and whether without the draft too, for speed-ups.
+        Number of repetitions; whether to run plain decoding too, for speed-ups.
     chat : bool or mapping, optional
-        Whether turns go through the chat template; None: where the target has one. A mapping has variables of
-        the template, as ``chat_template_kwargs`` of `specdec.generate`.
+        Whether turns go through the chat template; None: if the target has one. A mapping holds template
+        variables, as ``chat_template_kwargs`` of `specdec.generate`.
     too_long : {"error", "skip"}
-        What happens with a question that the context has no room for: nothing is begun, or it is left out and
-        `Bench.skipped` has it. A later turn that has no room ends the call, or the question.
+        Handling of a question that does not fit the context: raise an error before starting, or leave it out
+        and list it in `Bench.skipped`. A later turn that does not fit raises an error, or ends the question.
     answers : path-like, optional
-        A folder for the answers, in the format of Spec-Bench: ``run_1/plain.jsonl``, ``run_1/NAME.jsonl`` and
-        so on for each repetition, a line for each question as soon as it is answered. A call with the same
-        folder and settings goes on where an earlier one was interrupted; ``settings.json`` has the settings.
-        A draft that learns is asked again what an unfinished repetition has answered, to know those texts.
+        Folder for the answers in Spec-Bench's format: ``run_1/plain.jsonl``, ``run_1/NAME.jsonl`` and so on,
+        one line per question as it is answered. A call with the same folder and settings resumes an
+        interrupted one; ``settings.json`` records the settings. A draft that learns first repeats the
+        finished answers of an incomplete repetition, to learn from them.
     options : DecodingOptions, optional
-        Of the answers. By default `max_new_tokens` is 1024, of each turn, and `seed` 0: repetition k uses
-        seed + k, and each turn of a question a key of its own. Plain decoding has no `lenience`. With
-        `ignore_eos` every answer has `max_new_tokens`, as benchmarks of throughput ask for.
+        Decoding options. Defaults: `max_new_tokens` 1024 per turn; `seed` 0, where repetition k uses seed + k
+        and each turn of a question its own key. Plain decoding ignores `lenience`. With `ignore_eos` every
+        answer has `max_new_tokens`, as throughput benchmarks require.
 
     Returns
     -------
@@ -247,9 +247,8 @@ def bench(
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.measure`; or a file of questions or answers is damaged (the message names file, line and
-        field), the answers in the folder were made with other settings, or a question does not fit the
-        context.
+        As in `specdec.measure`; or a file of questions or answers is damaged (the message names file, line
+        and field), the folder has answers made with other settings, or a question does not fit the context.
 
     Examples
     --------
@@ -258,7 +257,7 @@ def bench(
     >>> print(found)
     >>> found["overall"].mean_acceptance_length  # with a file that has several categories
     """
-    if isinstance(stop := changes.get("stop"), Iterator):  # each answer goes through it
+    if isinstance(stop := changes.get("stop"), Iterator):  # used for each answer
         changes["stop"] = list(stop)
     decoding = decoding_options(options, changes, {}, max_new_tokens=1024)
     asked = questions_of(questions)
@@ -277,21 +276,22 @@ def bench(
     fitting, skipped = asker.fitting(asked)
     how = run_options(decoding) | {"max_new_tokens": decoding.max_new_tokens}
     exact = {key: value for key, value in how.items() if key != "lenience"}
-    ways = [_Way(PLAIN, None, exact, asker, fitting)] if plain or opened is None else []
+    runners = [_Runner(PLAIN, None, exact, asker, fitting)] if plain or opened is None else []
     if opened is not None:
-        ways.append(_Way(name, opened, how | {"gamma": decoding.gamma}, asker, fitting))
-    settings = _settings(target_name or name_of(target), ways[-1], decoding, seed)
+        runners.append(_Runner(name, opened, how | {"gamma": decoding.gamma}, asker, fitting))
+    settings = _settings(target_name or name_of(target), runners[-1], decoding, seed)
     if folder is not None:
         check_settings(folder / "settings.json", settings)
-        for way in ways:
-            file = f"{_file_name(way.name)}.jsonl"
-            way.files = [AnswerFile(folder / f"run_{run + 1}" / file, way.name) for run in range(repeats)]
-    with counted(len(fitting) * len(ways) * repeats, "answer", decoding.progress) as done:
-        take_turns(ways, fitting, repeats=repeats, seed=seed, done=done)
-    ours = ways[-1].answers if opened is not None else []
-    theirs = ways[0].answers if ways[0].draft is None else []
-    for i, question in enumerate(fitting):  # sampled answers of a question may end in some runs alone
-        reasons = [run[i].left_out for way in reversed(ways) for run in way.answers if run[i].left_out]
+        for runner in runners:
+            file = f"{_file_name(runner.name)}.jsonl"
+            paths = [folder / f"run_{run + 1}" / file for run in range(repeats)]
+            runner.files = [AnswerFile(path, runner.name) for path in paths]
+    with counted(len(fitting) * len(runners) * repeats, "answer", decoding.progress) as done:
+        take_turns(runners, fitting, repeats=repeats, seed=seed, done=done)
+    ours = runners[-1].answers if opened is not None else []
+    theirs = runners[0].answers if runners[0].draft is None else []
+    for i, question in enumerate(fitting):  # sampled answers may end early in some runs only
+        reasons = [run[i].left_out for one in reversed(runners) for run in one.answers if run[i].left_out]
         skipped += [(question.id, reason) for reason in reasons[:1]]
     rows = bench_rows(fitting, ours, theirs, sampled=not decoding.sampling.greedy)
     answered = (tuple(map(tuple, runs)) for runs in (ours, theirs))
@@ -299,8 +299,8 @@ def bench(
 
 
 @dataclass
-class _Way:
-    """One way to answer: without a draft, or with it."""
+class _Runner:
+    """Answers questions in one configuration: plain, or with a draft."""
 
     name: str
     draft: Draft | None
@@ -314,7 +314,7 @@ class _Way:
     is_warm: bool = False
 
     def run(self, turn: int, index: int, item: Question, seed: int) -> int:
-        """Answer a question, or take the answer that there is."""
+        """Answer a question, or reuse the stored answer."""
         if turn == len(self.answers):
             self._begin(turn)
         found = self.files[turn].find(item) if self.files else None
@@ -328,9 +328,9 @@ class _Way:
         return 1
 
     def _begin(self, turn: int) -> None:
-        """Begin a repetition, with a snapshot of the draft, which learns from the texts of this one alone.
+        """Start a repetition with a snapshot of the draft, which learns only from this repetition's texts.
 
-        A draft that learns is asked the first `n_learned` questions again, whose answers are in the file.
+        A draft that learns repeats the first `n_learned` questions, whose answers are in the file.
         """
         self.answers.append([])
         self.drafting = None if self.draft is None else self.draft.snapshot()
@@ -350,7 +350,7 @@ class _Way:
 
 
 def _called(name: str | None, draft: Draft | None) -> str:
-    """What the draft is called."""
+    """Return the draft's name."""
     if draft is None:
         return PLAIN
     if name is None:
@@ -361,16 +361,16 @@ def _called(name: str | None, draft: Draft | None) -> str:
 
 
 def _file_name(name: str) -> str:
-    """A name without what a file's name may not have."""
+    """Return a name without characters that are unsafe in file names."""
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "draft"
 
 
-def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) -> dict[str, Any]:
-    """What the answers depend on, in the types of JSON."""
-    asker = way.asker
+def _settings(target_name: str, runner: _Runner, options: DecodingOptions, seed: int) -> dict[str, Any]:
+    """Return the settings that determine the answers, as JSON types."""
+    asker = runner.asker
     gamma: object = options.gamma
     if gamma is None:
-        gamma = 0 if way.draft is None else way.draft.gamma
+        gamma = 0 if runner.draft is None else runner.draft.gamma
     elif not isinstance(gamma, int | str):
         gamma = "auto" if isinstance(gamma, AdaptiveGamma) else type(gamma).__name__
     always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
@@ -378,7 +378,7 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
     return {
         "version": _core.__version__, "target": target_name,
         **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
-        "draft": way.name, "gamma": gamma,
+        "draft": runner.name, "gamma": gamma,
         **{name: in_json(getattr(options, name)) for name in dict.fromkeys((*always, *run_options(options)))},
         "seed": seed, "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
@@ -387,26 +387,26 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
 
 
 class Asker:
-    """Asks a target questions, turn by turn; `chat` and `too_long` as of `specdec.bench`."""
+    """Asks a target questions, turn by turn; `chat` and `too_long` as in `specdec.bench`."""
 
     def __init__(self, target: Model, chat: bool | Mapping[str, Any] | None, too_long: TooLong) -> None:
         self.target = target
         self.is_encoder_decoder = target.config.encoder is not None
         self.variables: dict[str, Any] | None = None
         if isinstance(chat, Mapping):
-            Chat.of_call(None, [{"role": "user"}], None, None, chat)  # refuses what are no variables
+            Chat.of_call(None, [{"role": "user"}], None, None, chat)  # checks the variables
             self.variables, chat = dict(chat), True
         has_template = target.chat_template is not None and not self.is_encoder_decoder
         self.chat = has_template if chat is None else check_flag("chat", chat)
         if self.chat and not has_template:
             why = "is an encoder-decoder" if self.is_encoder_decoder else "has no chat template"
-            raise InputError.of("chat", chat, f"False, or None: {target.path} {why}")
+            raise InputError.of("chat", chat, f"False, or None ({target.path} {why})")
         if target.tokenizer is None:
-            raise InputError(f"target {target.path} has no tokenizer; expected one, as questions are texts")
+            raise InputError(f"target {target.path} has no tokenizer; expected one for questions")
         self.too_long = too_long
 
     def fitting(self, questions: Sequence[Question]) -> tuple[list[Question], list[tuple[int | str, str]]]:
-        """(questions whose first turn the context has room for, ids of the others and why)."""
+        """Return (questions whose first turn fits the context, ids of the others with reasons)."""
         found, skipped = [], []
         for question in questions:
             try:
@@ -418,7 +418,7 @@ class Asker:
         if skipped and (self.too_long == "error" or not found):
             named = "; ".join(f"{question_id!r}: {why}" for question_id, why in skipped[:_N_NAMED])
             named += f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
-            expected = "questions that fit" if not found else "questions that fit, or too_long='skip'"
+            expected = "questions that fit" if not found else "shorter questions, or too_long='skip'"
             n_skipped = number_of(len(skipped), "question")
             raise InputError(f"{n_skipped} cannot be asked: {named}; expected {expected}")
         return found, skipped
@@ -426,7 +426,7 @@ class Asker:
     def answer(
         self, question: Question, draft: Draft | None, seed: int, options: Mapping[str, Any]
     ) -> Answer:
-        """Ask all turns of a question; one that does not fit ends the answer, or raises InputError."""
+        """Ask all turns of a question; a turn that does not fit ends the answer, or raises InputError."""
         replies: list[Reply] = []
         for turn in range(len(question.turns)):
             if turn:
@@ -436,7 +436,7 @@ class Asker:
                     why = f"turn {turn + 1}: {error}"
                     if self.too_long == "skip":
                         return Answer(tuple(replies), why)
-                    expected = "expected turns that fit, or too_long='skip'"
+                    expected = "expected shorter turns, or too_long='skip'"
                     raise InputError(f"question {question.id!r}, {why}; {expected}") from None
             begun = time.perf_counter()
             result = self.run(question, replies, draft, seed, options)
@@ -446,18 +446,18 @@ class Asker:
     def run(
         self, question: Question, replies: Sequence[Reply], draft: Draft | None, seed: int, options: Any
     ) -> Result:
-        """Decode the answer to the turn after those that have replies, with random numbers of its own."""
+        """Generate the reply to the next turn, with its own random numbers."""
         prompt = self._prompt(question, replies)
         asked = {"prompt": prompt}
         if self.chat:
             asked = {"messages": prompt, "chat_template_kwargs": self.variables}
-        turn = json.dumps([question.id, len(replies)]).encode()  # whichever other questions there are
+        turn = json.dumps([question.id, len(replies)]).encode()  # independent of the other questions
         sequence = int.from_bytes(blake2b(turn, digest_size=4).digest(), "little")
         result: Result = generate(self.target, draft, seed=[(seed, sequence)], **asked, **options)
         return result
 
     def _prompt(self, question: Question, replies: Sequence[Reply]) -> Any:
-        """What the next turn is asked as: messages, or a text."""
+        """Return the prompt of the next turn: messages, or text."""
         said, asked = zip(question.turns, replies, strict=False), question.turns[len(replies)]
         if self.chat:
             messages = [] if question.system is None else [{"role": "system", "content": question.system}]
@@ -469,7 +469,7 @@ class Asker:
         return "".join(f"{turn}{reply.text}\n\n" for turn, reply in said) + asked
 
     def _check(self, prompt: Any) -> None:
-        """See that the context has room for a prompt and an answer."""
+        """Raise unless a prompt and an answer fit the context."""
         if self.chat:
             chat = Chat.of_call(None, prompt, None, None, self.variables)
             assert chat is not None
@@ -481,7 +481,7 @@ def bench_rows(
     questions: Sequence[Question], answers: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]], *,
     sampled: bool,
 ) -> tuple[BenchRow, ...]:  # fmt: skip
-    """Count answers, by repetition, then by question, by category; `sampled`: repetitions are other texts."""
+    """Aggregate answers (by repetition, then question) by category; `sampled`: repetitions differ."""
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
         groups.setdefault(question.category, []).append(i)
@@ -501,7 +501,7 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     main = answers or plain
     betas = [
         np.minimum([beta for step in reply.steps for beta in step.betas], 1.0)
-        for run in (answers if sampled else answers[:1])  # repetitions of one text say nothing more
+        for run in (answers if sampled else answers[:1])  # repetitions of one text add nothing
         for answer in run
         for reply in answer.replies
     ]
@@ -514,7 +514,7 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     ]
 
     def speedup(speed: Callable[[list[Answer]], float], bounds: Iterable[float]) -> Speedup:
-        """Speeds over those of plain decoding, each repetition over its own; `bounds` are tokens per run."""
+        """Return speeds over plain decoding's, by repetition; `bounds` are mean accepted lengths."""
         runs = zip(map(speed, answers), map(speed, plain), strict=False)
         ratios = tuple(one / other if other else math.nan for one, other in runs)
         return Speedup(ratios, tuple(bounds)) if ratios else NOT_RUN
@@ -541,18 +541,18 @@ def _counts(answers: Sequence[Answer]) -> StepFigures:
 
 
 def _per_s(answers: Sequence[Answer], seconds: str = "wall_s") -> float:
-    """New tokens over seconds: ``wall_s``, or ``rounds_s`` of the rounds alone."""
+    """Return new tokens per second of ``wall_s``, or of ``rounds_s``."""
     total = math.fsum(getattr(reply, seconds) for one in answers for reply in one.replies)
     return sum(one.n_tokens for one in answers) / total if total else math.nan
 
 
 def _mean_speed(answers: Sequence[Answer]) -> float:
-    """The mean over questions of new tokens over seconds."""
+    """Return the mean over questions of tokens per second."""
     return math.fsum(_per_s([one]) for one in answers) / len(answers)
 
 
 def _question_bound(answers: Sequence[Answer], plain: Sequence[Answer]) -> float:
-    """What bounds the ratio of two means of speeds: tokens per run, questions weighted by their speed."""
+    """Return the bound on a ratio of mean speeds: accepted length, questions weighted by their speed."""
     weights = [_per_s([one]) for one in plain]
     bounds = [_counts([one]).tokens_per_call for one in answers]
     products = math.fsum(weight * bound for weight, bound in zip(weights, bounds, strict=True))

@@ -1,4 +1,4 @@
-"""Runs of drafts in turns: `compare` counts and times them, `tune` chooses gamma, or a draft."""
+"""`compare` and `tune`: interleaved runs of drafts, and the choice of a draft and gamma."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from specdec.progress import counted
 from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, Tabular, figure, figures_frame, marked, plain
 
-_LABEL: Final = 40  # characters of a prompt that are shown
+_LABEL: Final = 40  # characters of a prompt to show
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
-Ways: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
+Candidates: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
 """Drafts with their gammas, by name and gamma."""
 
 
@@ -43,28 +43,29 @@ def compare(
     options: DecodingOptions | None = None,
     **changes: Unpack[SampleOptions],
 ) -> Comparison:
-    """Compare drafts of any kind for one target, by running them.
+    """Compare any drafts for one target by running them.
 
-    Every draft, with each gamma, and plain decoding continue the same prompts in turns, prompt by prompt, so
-    that all of them see the same machine. What is counted (acceptance, tokens per run of the target) and what
-    is timed are of the same runs, and mean the same for every draft, models included. A draft that learns
-    from texts learns within each turn, from its prompts in their order, else as in `specdec.measure`.
+    Every draft, at each gamma, and plain decoding continue the same prompts in interleaved runs, so all of
+    them see the same machine. Counts (acceptance, mean accepted length) and times come from the same runs and
+    mean the same for every draft, models included. A draft that learns from texts learns within each
+    repetition, from its prompts in order, otherwise as in `specdec.measure`.
 
     Parameters
     ----------
     target, prompts, temperatures
-        As of `specdec.measure`.
+        As in `specdec.measure`.
     drafts : dict of str to Model, path, hub name, Draft, Drafter or str
-        By names of your own. A text is what `specdec.drafts.named` takes, such as ``"prompt-lookup"``.
+        Drafts by names you choose. A str is a path or a name for `specdec.drafts.named`, such as
+        ``"prompt-lookup"``.
     gammas : sequence of int, optional
-        Drafted tokens of a round at most, each 1 to 1024; None: as many as each draft asks for by itself.
+        Maximum of draft tokens per round, each 1 to 1024; None: each draft's own default.
     n_tokens, repeats : int, default 400 and 5
-        New tokens of each draft in each turn, with each gamma at each temperature, each prompt its share; and
-        turns. Sampled texts differ from turn to turn.
+        New tokens of each draft per repetition, gamma and temperature, shared by the prompts; repetitions.
+        Sampled texts differ between repetitions.
     timing : bool, default True
-        False: one turn, without plain decoding and without times.
+        False: one repetition, without plain decoding and times.
     options : DecodingOptions, optional
-        Of the runs. Prompt i of turn k has the key (seed + k, i); the default of `seed` is 0.
+        Decoding options. Prompt i of repetition k has the key (seed + k, i); `seed` is 0 by default.
 
     Returns
     -------
@@ -74,13 +75,13 @@ def compare(
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.measure`; or the rule (`verify`) does not take what a draft drafts, such as trees.
+        As in `specdec.measure`; or the rule (`verify`) cannot judge a draft's output, such as trees.
 
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> ways = {"small model": draft, "copies": specdec.drafts.PromptLookup()}
-    >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
+    >>> candidates = {"small model": draft, "copies": specdec.drafts.PromptLookup()}
+    >>> found = specdec.compare(target, candidates, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
     decoding = arguments.decoding_options(options, changes, _OWNS)
@@ -91,32 +92,32 @@ def compare(
     timing = check_flag("timing", timing)
     repeats = repeats if timing else 1
     setup = Setup.of(target, decoding, prompts)
-    ways: Ways = {
+    candidates: Candidates = {
         (name, gamma): (draft, gamma)
         for name, given in arguments.drafts_by_name("drafts", setup.target, drafts).items()
         for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
-    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
+    return compare_drafts(setup, candidates, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
 
 
-def compare_ways(
-    setup: Setup, ways: Ways, n_tokens: int, *, temperatures: Sequence[float], repeats: int,
+def compare_drafts(
+    setup: Setup, candidates: Candidates, n_tokens: int, *, temperatures: Sequence[float], repeats: int,
     timing: bool = True, **how: Any,
 ) -> Comparison:  # fmt: skip
-    """Run drafts with gammas of their own, and plain decoding, in turns; `how` as of `interleaved`."""
+    """Run drafts at their gammas, and plain decoding, interleaved; `how` as in `interleaved`."""
     work = setup.work(n_tokens)
     rows: list[ExperimentRow] = []
     rates: dict[float, tuple[float, ...]] = {}
-    n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
+    n_steps = len(temperatures) * repeats * (len(candidates) + timing) * sum(n for _, n in work)
     with counted(n_steps, "token", setup.options.progress) as done:
         for temperature in temperatures:
             plain, running = experiment.interleaved(
-                setup.target, ways, work, setup.runs(temperature=temperature), repeats=repeats,
+                setup.target, candidates, work, setup.runs(temperature=temperature), repeats=repeats,
                 seed=setup.seed, timing=timing, done=done, **how,
             )  # fmt: skip
-            for (name, _), way in running.items():
-                rows.append(way.row(name, plain if timing else None, by_prompt=True))
+            for (name, _), run in running.items():
+                rows.append(run.row(name, plain if timing else None, by_prompt=True))
             if timing:
                 rates[temperature] = plain.tokens_per_s
     prompts = setup.prompts[: len(work)]
@@ -135,7 +136,7 @@ def _label(target: Model, prompt: PromptIds) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Tabular):
-    """What `specdec.compare` found; ``print`` shows its tables, a notebook too.
+    """Result of `specdec.compare`; ``print`` and notebooks show its tables.
 
     Attributes
     ----------
@@ -143,11 +144,11 @@ class Comparison(Tabular):
     rows : tuple of ExperimentRow
         By temperature, then draft, then gamma.
     plain_tokens_per_s : dict of float to tuple of float
-        By temperature: new tokens per second of plain decoding in each turn; empty without timing.
+        New tokens per second of plain decoding in each repetition, by temperature; empty without timing.
     prompts, labels : list of list of int, tuple of str
-        Token ids of the prompts (of an encoder-decoder those of the sources), and how each begins.
+        Token ids of the prompts (an encoder-decoder's sources), and the start of their texts.
     settings : dict of str to object
-        What was asked for: n_tokens, repeats, seed, n_threads and other options of decoding.
+        Arguments: n_tokens, repeats, seed, n_threads and other decoding options.
     """
 
     target: str
@@ -158,7 +159,7 @@ class Comparison(Tabular):
     settings: dict[str, Any]
 
     def __getitem__(self, draft: str) -> list[ExperimentRow]:
-        """The rows of a draft; KeyError if there is none."""
+        """Return the rows of a draft; KeyError if there is none."""
         found = [row for row in self.rows if row.draft == draft]
         if not found:
             raise KeyError(draft)
@@ -166,34 +167,34 @@ class Comparison(Tabular):
 
     @property
     def drafts(self) -> tuple[str, ...]:
-        """Their names, in the order in which they were given."""
+        """Names of the drafts, in the order given."""
         return tuple(dict.fromkeys(row.draft for row in self.rows))
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """In the order in which they were given."""
+        """Temperatures, in the order given."""
         return tuple(dict.fromkeys(row.temperature for row in self.rows))
 
     def best(self, temperature: float) -> ExperimentRow | None:
-        """The fastest row at a temperature whose speed-up is not invalid; None: plain decoding is."""
+        """Return the fastest row at a temperature with a valid speed-up; None: plain decoding is fastest."""
         faster = [row for row in self.ranked(temperature) if row.timed.median > 1.0]
         return faster[0] if faster else None
 
     def ranked(self, temperature: float) -> list[ExperimentRow]:
-        """The rows at a temperature with a valid speed-up, that drafted something; the fastest first."""
+        """Return the rows at a temperature that drafted, with a valid speed-up, fastest first."""
         rows = [row for row in self.rows if row.temperature == temperature and row.speedup is not None]
         valid = [row for row in rows if not row.invalid and not row.is_plain]
         return sorted(valid, key=lambda row: -row.timed.median)
 
     def tables(self) -> list[Table]:
-        """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
+        """Return the summary, acceptance by position, results by prompt, and reasons for missing values."""
         found = [self.summary(), *experiment.position_tables(self.rows, experiment.SETTINGS)]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
         return [*found, *experiment.reason_tables(self.rows)]
 
     def summary(self) -> Table:
-        """All drafts in one table, with plain decoding."""
+        """Return one table of all drafts and plain decoding."""
         timed = bool(self.plain_tokens_per_s)
         named = any(row.named_share is not None for row in self.rows)
         names = ["alpha", "alpha_interval", "tokens_per_call", "tokens_interval", *["named_share"] * named]
@@ -213,7 +214,7 @@ class Comparison(Tabular):
         n_settings = len(columns)
         columns += experiment.columns_of(*names)
         optional = tuple(n_settings + names.index(name) for name in _OPTIONAL if name in names)
-        notes = "; ★ the fastest that beats plain decoding" * timed + experiment.NAMED * named
+        notes = "; ★ fastest, if it beats plain decoding" * timed + experiment.NAMED * named
         return Table.of(f"Drafts for {self.target}{notes}", body, columns, optional)
 
     def _by_prompt(self) -> Table:
@@ -227,10 +228,10 @@ class Comparison(Tabular):
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
         columns = experiment.columns_of(*experiment.SETTINGS)
         columns += [(str(i), partial(cell, i=i)) for i in range(len(self.prompts))]
-        return Table.of(f"Tokens per run{timed} by prompt\n{shown}", self.rows, columns)
+        return Table.of(f"Mean accepted length{timed} by prompt\n{shown}", self.rows, columns)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with the figures of its rows, such as ``speedup_low``; NaN where none is."""
+        """Return the rows as a `pandas.DataFrame` with columns such as ``speedup_low``; NaN if missing."""
         rows = [replace(row, speedup=row.timed) for row in self.rows]
         return figures_frame(rows, "drafted_per_call", "draft_acceptance_rate")
 
@@ -243,28 +244,28 @@ _OPTIONAL: Final = (
     "speedup_interval", "tokens_per_s", "named_share", "c", "verify_ratio", "alpha_interval",
     "tokens_interval",
 )  # fmt: skip
-"""What a narrow terminal does without, the one to keep longest first."""
+"""Optional columns for narrow terminals, the most important first."""
 
 
-_REPEATS: Final = 3  # turns, where drafts are run
-_LOOKED_AT: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
+_REPEATS: Final = 3  # repetitions of measured drafts
+_LOOKED_AT: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas of measured drafts
 _OWNS_OF_TUNE: Final = {"gamma": "max_gamma", "max_new_tokens": "n_tokens", "lenience": "1.0, the exact rule"}
 
 
 @dataclass(frozen=True, repr=False)
 class Tuning(OneTable):
-    """The gamma that promises most, and why; ``print`` shows it, a notebook too.
+    """The most promising gamma, and the evidence; ``print`` and notebooks show it.
 
     Attributes
     ----------
     target, draft, temperature : str, str, float
     rows : dict of int to ExperimentRow
-        By gamma: what acceptance and costs predict, plain decoding (0) included; or what runs gave
+        By gamma: predictions from acceptance and costs, plain decoding (0) included; or measurements
         (`ExperimentRow.by_running`).
     choice : Model, Draft or object
-        The draft, as `generate` takes it.
+        The draft, to pass to `generate`.
     others : tuple of Tuning
-        Where several drafts were given: the tunings of the others, best first.
+        If several drafts were given: the tunings of the others, best first.
     """
 
     target: str
@@ -276,7 +277,7 @@ class Tuning(OneTable):
 
     @property
     def gamma(self) -> int:
-        """Drafted tokens a round with the highest valid speed-up, the smallest of equal ones; 0: plain."""
+        """Gamma with the highest valid speed-up, the smallest of ties; 0: plain decoding."""
         speedups = self.speedups
         for gamma, row in self.rows.items():
             if (row.by_running and (row.invalid or row.is_plain)) or math.isnan(speedups[gamma]):
@@ -285,7 +286,7 @@ class Tuning(OneTable):
 
     @property
     def row(self) -> ExperimentRow:
-        """What was found with `gamma`; with the smallest one that was run where none pays."""
+        """Row of `gamma`; if no gamma pays, the row of the smallest one measured."""
         return self.rows.get(self.gamma, self.rows[min(self.rows)])
 
     @property
@@ -295,51 +296,51 @@ class Tuning(OneTable):
 
     @property
     def alpha(self) -> float | None:
-        """Mean acceptance rate (Corollary 3.6), that of `row`; None for trees."""
+        """Mean acceptance rate of `row` (Corollary 3.6); None for trees."""
         return self.row.alpha
 
     @property
     def c(self) -> float:
-        """Cost coefficient (Definition 3.7), that of `row`; 0 for a draft that is no model."""
+        """Cost coefficient of `row` (Definition 3.7); 0 for a draft that is not a model."""
         return number_of(self.row.c)
 
     @property
     def speedups(self) -> dict[int, float]:
-        """Speed-up over plain decoding by gamma: the median of runs, or E(tokens) / (gamma c + t(gamma + 1)).
+        """Speed-up over plain decoding by gamma: measured median, or E(tokens) / (gamma c + t(gamma + 1)).
 
-        t(gamma + 1) is in units of t(1); a ratio below 1 counts as 1, so that none is above `idealised`.
+        t(gamma + 1) is in units of t(1); a ratio below 1 counts as 1, so no value exceeds `idealised`.
         """
         return {0: 1.0} | {gamma: row.speedup_bounds[0] for gamma, row in self.rows.items()}
 
     @property
     def speedup_intervals(self) -> dict[int, tuple[float, float]]:
-        """(low, high) of each: at both ends of alpha's confidence interval, or of the measured ones."""
+        """(low, high) by gamma: at the ends of alpha's confidence interval, or the measured extremes."""
         return {0: (1.0, 1.0)} | {gamma: row.speedup_bounds[1:] for gamma, row in self.rows.items()}
 
     @property
     def invalid_predictions(self) -> dict[int, str]:
-        """Why a speed-up is or comes from an error of measurement, by gamma; without those that are valid."""
+        """Reasons, by gamma, why a speed-up is a measurement error; valid ones are absent."""
         reasons = {gamma: row.invalid or row.invalid_prediction for gamma, row in self.rows.items()}
         return {gamma: reason for gamma, reason in reasons.items() if reason}
 
     @property
     def idealised(self) -> dict[int, float]:
-        """The ideal speed-up by gamma (Theorem 3.8); empty for a draft that was measured by running."""
+        """Ideal speed-up by gamma (Theorem 3.8); empty if measured by running."""
         return {g: row.ideal_speedup for g, row in self.rows.items() if row.ideal_speedup is not None}
 
     @property
     def idealised_gamma(self) -> int | None:
-        """The gamma that Theorem 3.8 would choose, among those looked at; None where it says nothing."""
+        """Gamma that Theorem 3.8 would choose among those considered; None without predictions."""
         if self.ran:
             return None
         return int(theory.optimal_gamma(number_of(self.alpha), self.c, max_gamma=max(self.rows)))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
+        """Return everything as plain dicts, lists and numbers, ready for JSON; None for missing values."""
         intervals, ideal, invalid = self.speedup_intervals, self.idealised, self.invalid_predictions
         rows = []
         for gamma, speedup in self.speedups.items():
-            row = self.rows.get(gamma)  # None: plain decoding, where drafts were run
+            row = self.rows.get(gamma)  # None: plain decoding of measured drafts
             ran = row if self.ran else None
             rows.append({
                 "gamma": gamma, "speedup": speedup, "speedup_interval": intervals[gamma],
@@ -353,7 +354,7 @@ class Tuning(OneTable):
         return found | {name: plain(getattr(self.row, name)) for name in of_row} | {"rows": plain(rows)}
 
     def table(self) -> Table:
-        """Every gamma with its speed-ups; the chosen one has a star."""
+        """Return a table of all gammas and their speed-ups; a star marks the chosen one."""
         if self.ran:
             return self._table_of_runs()
         row = self.row
@@ -400,37 +401,37 @@ def tune(
     options: DecodingOptions | None = None,
     **changes: Unpack[SampleOptions],
 ) -> Tuning:
-    """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
+    """Choose gamma, or a draft and its gamma, from measured acceptance, cost and verification time.
 
-    Theorem 3.8 takes the target to verify any number of positions in the time of one. Here that time is
-    measured, so the choice holds where arithmetic, not memory, sets the speed, too. A draft without a
-    distribution of its own (`specdec.measure`) is run with some gammas, in turns with plain decoding, and so
-    are several drafts; the fastest is chosen with its gamma.
+    Theorem 3.8 assumes that the target verifies any number of positions in the time of one. This function
+    measures that time, so the choice also holds where arithmetic, not memory, limits the speed. Drafts
+    without their own distribution (see `specdec.measure`), and several drafts, are run at some gammas,
+    interleaved with plain decoding; the fastest wins.
 
     Parameters
     ----------
     target, prompts
-        As of `specdec.measure`.
+        As in `specdec.measure`.
     draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
-        The class means exits at every layer of the target, or at six of a deep one: so a target that was
-        trained to leave early is served at its best.
+        The class stands for exits at every layer of the target, or at six layers of a deep one. Use it for a
+        target trained for early exit.
     max_gamma, n_tokens : int, default 8 and 400
-        The largest gamma looked at, and tokens that the target generates in all. Where drafts are run, the
-        gamma that a draft asks for by itself is looked at too, and each has so many tokens in each turn.
+        Largest gamma to consider, and the number of tokens the target generates in total. Drafts that are run
+        are also tried at their own gamma, each with this many tokens per repetition.
     options : DecodingOptions, optional
-        Of the runs; where acceptance and costs predict the speed-up, `temperature`, `top_k`, `top_p` and
-        `min_p`, `seed` (default 0) and `n_threads` alone.
+        Decoding options. If the speed-up is predicted from acceptance and costs, only `temperature`, `top_k`,
+        `top_p`, `min_p`, `seed` (default 0) and `n_threads`.
 
     Returns
     -------
     Tuning
-        ``tuning.gamma`` is the choice, ``tuning.speedups`` what every gamma promises, ``tuning.choice`` the
-        draft.
+        ``tuning.gamma`` is the choice, ``tuning.speedups`` has the speed-up of every gamma, ``tuning.choice``
+        is the draft.
 
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.measure`.
+        As in `specdec.measure`.
 
     Examples
     --------
@@ -460,7 +461,7 @@ def tune(
 
 
 def _candidates(target: Model, draft: Any) -> dict[str, Any]:
-    """The drafts by name, loaded where they are paths."""
+    """Return the drafts by name, loaded if given as paths."""
     if isinstance(draft, Mapping):
         return arguments.drafts_by_name("draft", target, draft)
     several = list(draft) if isinstance(draft, list | tuple) else [draft]
@@ -474,7 +475,7 @@ def _candidates(target: Model, draft: Any) -> dict[str, Any]:
 
 
 def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> list[ExperimentRow]:
-    """Predict the speed-up of each gamma, of the one draft, by acceptance and costs."""
+    """Predict the speed-up of the only draft at each gamma from acceptance and costs."""
     ((name, draft),) = drafts.items()
     share = setup.share(n_tokens)
     with counted(len(setup.prompts) * share, "token", setup.options.progress) as done:
@@ -487,14 +488,14 @@ def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens
 
 
 def _ran(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> tuple[ExperimentRow, ...]:
-    """Run drafts with some gammas and plain decoding in turns."""
+    """Run drafts at some gammas, interleaved with plain decoding."""
     for name, one in drafts.items():
         if not isinstance(one, arguments.RUN_BY_THE_CORE):
-            raise InputError(f"draft {name!r} is {type_of(one)}; expected drafts that generate takes")
-    ways: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
+            raise InputError(f"draft {name!r} is {type_of(one)}; expected a draft that generate takes")
+    candidates: dict[tuple[str, int], tuple[Model | Draft, int]] = {}
     for name, draft in drafts.items():
         own = [draft.gamma] if isinstance(draft, Draft) and draft.gamma else []
         gammas = sorted({*(gamma for gamma in _LOOKED_AT if gamma < max_gamma), max_gamma, *own})
-        ways |= {(name, gamma): (draft, gamma) for gamma in gammas}
+        candidates |= {(name, gamma): (draft, gamma) for gamma in gammas}
     temperatures = [setup.options.temperature]
-    return compare_ways(setup, ways, n_tokens, temperatures=temperatures, repeats=_REPEATS).rows
+    return compare_drafts(setup, candidates, n_tokens, temperatures=temperatures, repeats=_REPEATS).rows

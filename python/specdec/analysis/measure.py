@@ -1,4 +1,4 @@
-"""Measuring a pair: the paper's Tables 2 to 5 for the user's own target and draft."""
+"""`measure`: the paper's Tables 2 to 5 for your target and draft."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from specdec.verification.rules import check_lenience
 Array = NDArray[np.float64]
 
 _N_LAGS: Final = 10
-_COUNTING, _TIMING = 0.3, 0.5  # shares of the seconds; the rest is for times of forward passes
-_FEWEST: Final = 16  # tokens of a text, however short the time is
-_NO_FORMULA: Final = "the formulas are of guesses that are made alike at every position of a round"
+_COUNTING, _TIMING = 0.3, 0.5  # shares of the time limit; the rest times forward passes
+_FEWEST: Final = 16  # minimum tokens of a text, however short the time
+_NO_FORMULA: Final = "the formulas assume a draft that works the same at every position of a round"
 _OWNS: Final = {
     "gamma": "gammas", "temperature": "temperatures", "lenience": "leniences", "max_new_tokens": "n_tokens",
 }  # fmt: skip
@@ -39,10 +39,10 @@ _OWNS: Final = {
 
 @dataclass(frozen=True)
 class Timing:
-    """How much `measure` times.
+    """Amount of timing in `measure`.
 
-    `repeats` are timed runs for each gamma and temperature, each of at most `n_tokens` new tokens: a run
-    takes the prompts in order until it has as many. `leniences`: time the runs with lenience too.
+    `repeats`: timed runs per gamma and temperature, each of at most `n_tokens` new tokens over the prompts in
+    order. `leniences`: also time runs with lenience.
     """
 
     repeats: int = 5
@@ -57,12 +57,12 @@ class Timing:
 
 @dataclass(frozen=True)
 class Independence:
-    """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
+    """Test whether betas are i.i.d., as equation (1) and its consequences assume.
 
-    `autocorrelation` of the `n_tokens` betas is that with 1, 2, ... positions before, in the same text, NaN
-    where all are the same; without any, 95 % are within `band`, 1.96 / sqrt(n_tokens), of 0. A small
-    `p_value` of Ljung and Box's `statistic` speaks against independence. `by_position`: chance that the
-    first, second, ... draft of a round is accepted if those before it were, alpha for independent betas.
+    `autocorrelation` of the `n_tokens` betas at lags 1, 2, ... within texts; NaN if all are equal. Without
+    correlation, 95 % are within ±`band`, 1.96 / sqrt(n_tokens). A small `p_value` of the Ljung-Box
+    `statistic` speaks against independence. `by_position`: probability that the first, second, ... draft
+    token of a round is accepted given that those before it were; alpha for independent betas.
     """
 
     temperature: float
@@ -75,7 +75,7 @@ class Independence:
 
     @classmethod
     def of(cls, temperature: float, betas: Sequence[Array], gamma: int) -> Independence:
-        """Test betas; `gamma` is how many positions of a round to look at."""
+        """Test betas; `gamma` is the number of positions of a round."""
         n_positions = sum(map(len, betas))
         correlations = autocorrelation(betas, _N_LAGS)
         by_position = tuple(acceptance_by_position(betas, gamma).tolist())
@@ -87,36 +87,36 @@ class Independence:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measurement(Tabular):
-    """What `specdec.measure` found; ``print`` shows its tables, a notebook too.
+    """Result of `specdec.measure`; ``print`` and notebooks show its tables.
 
     Attributes
     ----------
     target, draft : str
     rows : tuple of ExperimentRow
-        By temperature, then lenience, then gamma, in the order asked for.
+        By temperature, then lenience, then gamma, in the order requested.
     verify_ratio : dict of int to float
-        t(M) / t(1) of the target by the number M of positions; empty without timing.
+        t(M) / t(1) of the target by number of positions M; empty without timing.
     target_s, draft_s : float
-        Median seconds of a run of the target on one position, and of the draft's for a token in rounds of a
-        few. NaN without timing; draft_s 0 for a draft that the core does not run, and NaN for one that was
-        measured by running, of which each row has a c of its own.
+        Median seconds of a target pass on one position, and of the draft per token. NaN without timing.
+        draft_s is 0 for a draft that the core does not run, and NaN for one measured by running, whose rows
+        have their own c.
     independence : dict of float to Independence
-        By temperature; empty, as are the three below, for a draft that was measured by running: other guesses
-        are made for a position by rounds that begin elsewhere.
+        By temperature. Empty, like the next three, for a draft measured by running, whose draft tokens depend
+        on where a round begins.
     betas : dict of float to list of ndarray of float64, [n_tokens]
-        By temperature: for each prompt, sum(min(target, draft)) (Theorem 3.5) at every position that the
-        target generated, in order; at temperature 0 each is 0 or 1. Without lenience.
+        By temperature: for each prompt, sum(min(target, draft)) (Theorem 3.5) at every generated position in
+        order; 0 or 1 at temperature 0. Without lenience.
     tokens : dict of float to list of list of int
         By temperature: for each prompt, the token ids that the target generated.
     text : dict of float to list of list of str, or None
-        The same as text, a piece for each token; the pieces of a prompt add up to its text. A token that ends
-        within a character has an empty piece. None if the target has no tokenizer.
+        The same as text, a piece per token; the pieces of a prompt concatenate to its text. A token that ends
+        inside a character has an empty piece. None if the target has no tokenizer.
     prompts : list of list of int
-        Token ids of the prompts; of an encoder-decoder those of the sources.
+        Token ids of the prompts; for an encoder-decoder, of the sources.
     seed, n_threads : int
         Prompt i was continued with the key (seed, i).
     stopped : str
-        Why the measuring ended early, so that rows or times are missing; empty if it did not.
+        Why measuring ended early, so that rows or times are missing; else empty.
     """
 
     target: str
@@ -135,7 +135,7 @@ class Measurement(Tabular):
     stopped: str = ""
 
     def tables(self) -> list[Table]:
-        """The paper's Tables 2 to 5, times of verification, the test of independence, where there are."""
+        """Return the paper's Tables 2 to 5, verification times and the independence test, as available."""
         found = [*tables(self.rows, self.target), *_running_tables(self.rows)]
         if self.verify_ratio:
             ratios = [f"{ratio:.2f}" for ratio in self.verify_ratio.values()]
@@ -145,12 +145,12 @@ class Measurement(Tabular):
         if self.independence:
             found.append(_independence_table(list(self.independence.values()), self.draft))
         if self.stopped:
-            found.append(Table("Measuring ended early", ("because",), [(self.stopped,)]))
+            found.append(Table("Measurement ended early", ("because",), [(self.stopped,)]))
         return found
 
     def __repr__(self) -> str:
         firsts = _first_of_each(self.rows)
-        figure = "alpha" if self.independence else f"tokens a run with gamma {firsts[0].gamma}"
+        figure = "alpha" if self.independence else f"mean accepted length with gamma {firsts[0].gamma}"
         values = ", ".join(
             f"{row.tokens_per_call if row.by_running else row.alpha:.3f} at temperature {row.temperature:g}"
             for row in firsts
@@ -173,70 +173,67 @@ def measure(
     options: DecodingOptions | None = None,
     **changes: Unpack[SampleOptions],
 ) -> Measurement:
-    """Measure how well a draft guesses a target, what both cost, and what speculation gains.
+    """Measure a draft's acceptance rate for a target, the cost of both, and the speed-up of speculation.
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
-    alone continues the prompts, and at each of its tokens the two distributions, after standardization, are
-    held against each other. The speed-up is predicted with the measured time of verification, next to the
-    ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns; one above the new
-    tokens per run of the target is marked as an error of measuring.
+    alone continues the prompts, and the two standardized distributions are compared at each of its tokens.
+    The speed-up is predicted with the measured verification time, next to the ideal one of Theorem 3.8, and
+    measured by decoding with and without the draft in interleaved runs. A speed-up above the mean accepted
+    length is marked as a measurement error.
 
-    That needs a draft with one distribution for the token after a text: a model, `Ngram`, `Unigram`,
-    `Bigram`, `OnlineNgram`, `RecurrentDraft`. All others (trees, copies, heads, EAGLE, layers of the target,
-    memories, ensembles, objects of your own) draft otherwise at every position of a round, and are measured
-    by running them: tokens per run, acceptance by position, and times. What the formulas say of them is None,
-    with the reason (`ExperimentRow.reason`). A draft that learns from texts begins every run of the prompts
-    with what it knows now (`Draft.snapshot`), and is left as it is; an `OnlineDraft` learns nothing here.
-    An object of your own is used as it is.
+    This needs a draft whose next-token distribution depends on the text only: a model, `Ngram`, `Unigram`,
+    `Bigram`, `OnlineNgram` or `RecurrentDraft`. All others (trees, prompt lookup, heads, EAGLE, layers of the
+    target, memories, ensembles, your own objects) are measured by running them: accepted length, acceptance
+    by position, and times. Values that need the formulas are None, with the reason in `ExperimentRow.reason`.
+    A draft that learns from texts starts each run with its present state (`Draft.snapshot`) and is left
+    unchanged; an `OnlineDraft` does not learn here. Your own objects are used as they are.
 
     Parameters
     ----------
     target : Model, path or hub name
-        Here and in all functions that compare drafts it may be a dict of one by the name that tables call it;
-        by default it is called after its folder.
+        Here and in all functions that compare drafts: a model, or a dict of one by its name for tables; the
+        default name is that of its folder.
     draft : Model, path, hub name, Draft, Drafter, or an object with ``probabilities(ids)``
-        Any draft that `specdec.generate` takes, or a dict of one by its name. An object with
-        ``probabilities(ids)`` gives [len(ids), n_vocab] float64, row i the distribution of the token after
-        ids[: i + 1]; its cost c is taken to be 0 (section 3.6), and no run with it is timed.
+        Any draft that `specdec.generate` takes, or a dict of one by its name. ``probabilities(ids)`` of an
+        object returns [len(ids), n_vocab] float64, row i the distribution of the token after ids[: i + 1];
+        its cost c is taken as 0 (section 3.6), and its runs are not timed.
     prompts : str, sequence of int, or a list of these, optional
-        What is continued: give what resembles your use; for an encoder-decoder sources. The same prompt
-        several times is continued differently at temperatures above 0. None: some beginnings of English
-        sentences, for a target with a tokenizer.
+        Texts to continue, similar to your use; sources for an encoder-decoder. A repeated prompt is continued
+        differently at temperatures above 0. None: built-in English prompts, if the target has a tokenizer.
     gammas, temperatures : sequence of int, of float
-        Drafted tokens a round, each 1 to 1024; temperatures of target and draft.
+        Draft tokens per round, each 1 to 1024; temperatures of target and draft.
     leniences : sequence of float
         In (0, 1]; 1 is the exact rule (appendix A.5). At temperature 0 a lenience below 1 accepts each token
         x with target(x) >= lenience * max(target) at temperature 1.
     n_tokens : int, default 2000
-        Tokens the target generates at each temperature, in all: each prompt its share, as far as the context
-        reaches and no end-of-text token comes. The paper takes 10000. With a draft that is measured by
-        running: for each row.
+        Tokens that the target generates at each temperature in total, shared by the prompts, limited by the
+        context and end-of-text tokens. The paper uses 10000. For a draft measured by running: per row.
     timing : bool or Timing, default True
-        Measure times too, and how. False: acceptance rates alone.
+        Whether to measure times, and how. False: acceptance rates only.
     seconds : float, optional
-        How long the measuring may take; a text that has begun is finished. If all of it would take longer,
-        by the time of a few tokens, fewer tokens are generated, and rows that are not reached are left out or
-        have no times. None: no limit.
+        Time limit; a started text is finished. If everything would take longer (estimated from a few tokens),
+        fewer tokens are generated, and rows that are not reached are left out or have no times. None: no
+        limit.
     say : callable, optional
-        Called with a line for each row as soon as it is measured.
+        Called with a line for each row as it is measured.
     options : DecodingOptions, optional
-        Of them `top_k`, `top_p` and `min_p`, of target and draft; `seed` (default 0; prompt i is continued
-        with the key (seed, i)), and `n_threads`.
+        Of these, `top_k`, `top_p` and `min_p` for target and draft; `seed` (default 0; prompt i uses the key
+        (seed, i)); and `n_threads`.
     **changes
-        Options by name, which replace those of `options`, here and in all functions that compare drafts.
+        Options by name that replace those of `options`, here and in all functions that compare drafts.
 
     Returns
     -------
     Measurement
-        ``print`` shows its tables. Ctrl-C ends the measuring early, and what was measured until then is
-        returned (``stopped`` says so); before the first row is measured it raises KeyboardInterrupt.
+        ``print`` shows its tables. Ctrl-C ends the measurement early and returns the results so far
+        (``stopped`` says so); before the first row is measured it raises KeyboardInterrupt.
 
     Raises
     ------
     InputError, VocabularyMismatchError
-        An argument is out of range, a prompt is empty or fills the context, or vocabularies differ.
+        If an argument is out of range, a prompt is empty or fills the context, or vocabularies differ.
     CheckpointError, TokenizerError
-        A path cannot be loaded.
+        If a path cannot be loaded.
 
     Examples
     --------
@@ -265,7 +262,7 @@ def measure(
 
 @dataclass
 class _Measuring:
-    """What a call of `measure` was asked for, and what it has found so far."""
+    """Arguments of a `measure` call, and its results so far."""
 
     setup: Setup
     name: str
@@ -277,8 +274,8 @@ class _Measuring:
     limit: TimeLimit
     say: Callable[[str], object]
     done: Callable[[int], object] = lambda n: None
-    share: int = 0  # new tokens of each prompt that are counted
-    work: experiment.Work = ()  # what is counted where drafts are run
+    share: int = 0  # counted new tokens per prompt
+    work: experiment.Work = ()  # counted work of a draft measured by running
     timed: experiment.Work = ()
     timed_leniences: list[float] = field(default_factory=list)
     texts: dict[float, prediction.Acceptance] = field(default_factory=dict)
@@ -287,7 +284,7 @@ class _Measuring:
     times: prediction.ForwardTimes | None = None
 
     def plan(self, n_tokens: int, *, has_limit: bool) -> int:
-        """Decide how many tokens are counted and timed; return how many are decoded in all."""
+        """Decide how many tokens to count and to time; return how many are decoded in total."""
         setup, timing = self.setup, self.timing
         running = not arguments.has_distribution(self.draft)
         n_counted = len(self.leniences) * len(self.gammas) if running else 1
@@ -309,7 +306,7 @@ class _Measuring:
         return (n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)) * len(self.samplings)
 
     def result(self) -> Measurement:
-        """Measure until all is done, the time is over or Ctrl-C is pressed."""
+        """Measure until everything is done, the time is over or Ctrl-C is pressed."""
         try:
             done = self._by_distribution() if arguments.has_distribution(self.draft) else self._by_running()
             stopped = "" if done else self.limit.reason
@@ -329,29 +326,29 @@ class _Measuring:
             independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
             betas=betas, tokens={temperature: found.tokens for temperature, found in texts.items()},
             text={t: found.text for t, found in texts.items() if found.text is not None} or None,
-            prompts=[beginning.given for beginning in setup.prompts], seed=setup.seed,
+            prompts=[prompt.given for prompt in setup.prompts], seed=setup.seed,
             n_threads=setup.options.threads, stopped=stopped,
         )  # fmt: skip
 
     def _by_distribution(self) -> bool:
-        """Hold a draft's distribution against the target's, then time runs; False if the time was over."""
+        """Compare the draft's distribution with the target's, then time runs; False if the time ran out."""
         for options in self.samplings:
             found = self.texts[options.temperature] = prediction.acceptance(
                 self.setup, self.draft, options, n_tokens=self.share, done=self.done,
-                leniences=list(dict.fromkeys([1.0, *self.leniences])),  # the exact rule's betas are kept
+                leniences=list(dict.fromkeys([1.0, *self.leniences])),  # always keep the exact rule's betas
             )  # fmt: skip
             self.say(_alpha_in_words(options.temperature, found.betas[1.0]))
         self._time(self.texts[self.samplings[0].temperature].tokens)
         groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
         for (options, lenience), part in self.limit.shares(groups):
-            plain, ways = self._run_timed(options, lenience, part)
-            for gamma, way in ways.items():
-                speedup = self.speedups[options.temperature, lenience, gamma] = way.over(plain)
+            plain, drafted = self._run_timed(options, lenience, part)
+            for gamma, run in drafted.items():
+                speedup = self.speedups[options.temperature, lenience, gamma] = run.over(plain)
                 self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
         return len(self.speedups) == len(groups) * len(self.gammas)
 
     def _row(self, temperature: float, lenience: float, gamma: int) -> ExperimentRow:
-        """What distributions, times and runs say."""
+        """Combine distributions, times and runs into a row."""
         betas = self.texts[temperature].betas[lenience]
         row = prediction.predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
         speedup = self.speedups.get((temperature, lenience, gamma))
@@ -359,20 +356,20 @@ class _Measuring:
         return replace(row, speedup=speedup, tokens_per_call=tokens)
 
     def _by_running(self) -> bool:
-        """Count and time runs of a draft without a distribution of its own; False if the time was over."""
+        """Count and time runs of a draft without its own distribution; False if the time ran out."""
         groups = list(itertools.product(self.samplings, self.leniences))
         for (options, lenience), part in self.limit.shares(groups):
             _, counting = self._run(options, lenience, self.work, repeats=1, timing=False)
-            plain, ways = None, counting
+            plain, drafted = None, counting
             if lenience in self.timed_leniences:
-                plain, ways = self._run_timed(options, lenience, part)
-            for gamma, way in counting.items():
-                row = way.row(self.name)
+                plain, drafted = self._run_timed(options, lenience, part)
+            for gamma, run in counting.items():
+                row = run.row(self.name)
                 reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
-                timed = {} if plain is None else ways[gamma].timing(plain)
+                timed = {} if plain is None else drafted[gamma].timing(plain)
                 self.rows.append(replace(row, reason=reason, **timed))
                 said = _speedup_in_words(options.temperature, lenience, gamma, self.rows[-1].speedup)
-                self.say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
+                self.say(f"{said}, mean accepted length {row.tokens_per_call:.2f}")
             if self.times is None:
                 self._time([result.tokens for result in counting[self.gammas[0]].results])
         return len(self.rows) == len(groups) * len(self.gammas)
@@ -384,14 +381,14 @@ class _Measuring:
     def _run(
         self, options: DecodingOptions, lenience: float, work: experiment.Work, **how: Any
     ) -> tuple[experiment.Configuration, dict[int, experiment.Configuration]]:
-        """Run plain decoding, and the draft by gamma, in turns."""
+        """Run plain decoding and the draft at each gamma, interleaved."""
         drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
         runs = self.setup.runs(temperature=options.temperature, lenience=lenience)
         how |= {"seed": self.setup.seed, "done": self.done}
         return experiment.interleaved(self.setup.target, drafts, work, runs, **how)
 
     def _time(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Time forward passes on as many positions as rounds have, where times are asked for."""
+        """Time forward passes for all row counts of the rounds, if requested."""
         if self.timing is not None:
             self.times = prediction.forward_times(self.setup, self.draft, tokens, max(self.gammas) + 1)
 
@@ -414,7 +411,7 @@ _ALPHA: Final[Column] = figure("alpha", "alpha", ".2f")
 
 
 def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
-    """Make the paper's Tables 2 to 5 of rows, which may be of several drafts, for a target of this name."""
+    """Return the paper's Tables 2 to 5 for rows of one or several drafts."""
     exact = [row for row in rows if row.lenience == 1.0]
     ran = [row for row in exact if row.speedup is not None]
     by_distribution = [row for row in rows if not row.by_running]
@@ -440,21 +437,21 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
 
 
 def _speedup_table(ran: Sequence[ExperimentRow], target: str) -> Table:
-    """Make Table 2; the fastest valid row of each draft and temperature has a star, if it pays."""
+    """Return Table 2; a star marks the fastest valid row per draft and temperature, if it pays."""
     fastest: dict[Any, ExperimentRow] = {}
     for row in ran:
-        # If none is above 1, plain decoding is the fastest.
+        # If none is above 1, plain decoding is fastest.
         least = fastest[row.setting].timed.median if row.setting in fastest else 1.0
         if not row.invalid and row.timed.median > least:
             fastest[row.setting] = row
     columns = [*experiment.columns_of("draft", "temperature"), experiment.starred(fastest.values()), _ALPHA]
     columns.append(("speed-up (min to max)", lambda row: _measured(row, "X")))
-    title = f"Table 2: measured speed-up of {target} (★ the fastest that beats plain decoding)"
+    title = f"Table 2: measured speed-up of {target} (★ fastest, if it beats plain decoding)"
     return Table.of(title, ran, columns)
 
 
 def _running_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
-    """What rows that were measured by running have: counts, costs, acceptance by position; [] without any."""
+    """Return tables of rows measured by running: counts, costs, acceptance by position; [] if none."""
     ran = [row for row in rows if row.by_running]
     if not ran:
         return []
@@ -462,14 +459,14 @@ def _running_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
     names = [*settings, "n_tokens", "tokens_per_call", "tokens_interval", "alpha", "alpha_interval"]
     named = any(row.named_share is not None for row in ran)
     names += [*["named_share"] * named, "c", "verify_ratio"]
-    title = "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token"
+    title = "Measured by running (intervals: 95 %; c and t(round) in units of a plain target pass"
     title += f"{experiment.NAMED if named else ''})"
     found = Table.of(title, ran, experiment.columns_of(*names))
     return [found, *experiment.position_tables(ran, settings), *experiment.reason_tables(ran)]
 
 
 def _measured(row: ExperimentRow, unit: str = "") -> str:
-    """The measured speed-up and its spread for a table; empty where there is none."""
+    """Format the measured speed-up and its spread; empty if not measured."""
     if row.speedup is None:
         return ""
     return experiment.EQUALS_PLAIN if row.is_plain else f"{row.speedup.text(unit)} ({row.speedup.interval})"
@@ -493,7 +490,7 @@ def _lenience_table(rows: Sequence[ExperimentRow]) -> Table:
 
     title = "Table 5: alpha by lenience l"
     if any(row.predicted_speedup is not None for row in rows):
-        title += " (in brackets the predicted speed-up at its best gamma)"
+        title += " (in parentheses: predicted speed-up at the best gamma)"
     columns = [*experiment.columns_of("draft"), _SAMPLING]
     columns += [(f"l = {lenience:g}", partial(cell, lenience=lenience)) for lenience in leniences]
     return Table.of(title, _first_of_each(rows), columns)
@@ -505,18 +502,18 @@ def _independence_table(found: Sequence[Independence], draft: str) -> Table:
         f"correlation with lag {lag + 1}": [or_dash(one.autocorrelation[lag], "+.3f") for one in found]
         for lag in range(min(3, n_lags))
     }
-    cells["95 % band of none"] = (f"±{one.band:.3f}" for one in found)
+    cells["95 % band if uncorrelated"] = (f"±{one.band:.3f}" for one in found)
     cells[f"Ljung-Box, {n_lags} lags"] = (or_dash(one.statistic, ".1f") for one in found)
     cells["p value"] = ("< 1e-300" if one.p_value == 0.0 else or_dash(one.p_value, ".2g") for one in found)
-    for i in range(max(len(one.by_position) for one in found)):  # empty where no round got so far
+    for i in range(max(len(one.by_position) for one in found)):  # empty if no round reached it
         cells[f"draft {i + 1} accepted"] = [or_dash(one.by_position[i], ".3f", none="") for one in found]
-    head = ("are betas independent?", *(f"T={one.temperature:g}" for one in found))
+    head = ("Are betas independent?", *(f"T={one.temperature:g}" for one in found))
     title = f"Independence of acceptances of {draft} (section 3.1)"
     return Table(title, head, [(name, *several) for name, several in cells.items()])
 
 
 def _first_of_each(rows: Sequence[ExperimentRow]) -> list[ExperimentRow]:
-    """The first row of each draft and temperature."""
+    """Return the first row of each draft and temperature."""
     firsts: dict[Any, ExperimentRow] = {}
     for row in rows:
         firsts.setdefault(row.setting, row)

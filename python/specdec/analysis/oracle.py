@@ -1,4 +1,4 @@
-"""What a perfect gamma would have given: runs replayed with what is known afterwards (section 3.5)."""
+"""`oracle`: the speed-up of a perfect choice of gamma, by replaying runs (section 3.5)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, figure, marked
 from specdec.trace import Round, invalid_speedup
 
-_LEARNING = 2  # runs of `auto` before the one that counts
+_LEARNING = 2  # runs of `auto` before the measured one
 
 
 @dataclass(frozen=True)
 class OracleRow:
-    """One way of choosing gamma: "gamma 3", "auto", "oracle", "oracle, not verified".
+    """Result of one policy for gamma: "gamma 3", "auto", "oracle" or "oracle, not verified".
 
-    `tokens_per_call` are new tokens per run of the target, replayed; of `auto` as it ran. `speedup` is over
-    plain decoding by the same measured times. `closed_...` are what the paper's formulas make of alpha and c:
-    equation (1) and Theorem 3.8 with a gamma; 1 / (1 - alpha) and `theory.oracle_speedup` with the oracle;
-    NaN for `auto`.
+    `tokens_per_call`: new tokens per target forward pass, replayed, or measured for `auto`. `speedup` over
+    plain decoding uses the same measured times. `closed_...` are the paper's predictions from alpha and c:
+    equation (1) and Theorem 3.8 for a fixed gamma, 1 / (1 - alpha) and `theory.oracle_speedup` for the
+    oracle, NaN for `auto`.
     """
 
     name: str
@@ -45,18 +45,18 @@ class OracleRow:
 
     @property
     def invalid(self) -> str:
-        """Why `speedup` is an error of measuring (it is above the tokens per run); empty if it is not."""
+        """Why `speedup` is a measurement error (above the accepted length); empty if it is valid."""
         return invalid_speedup(self.speedup, self.tokens_per_call)
 
 
 @dataclass(frozen=True, repr=False)
 class Oracle(OneTable):
-    """How close `gamma="auto"` comes to what could be had at most; ``print`` shows it, a notebook too.
+    """How close `gamma="auto"` comes to the optimum; ``print`` and notebooks show it.
 
-    `n_tokens` were replayed, with at most `max_gamma` drafted tokens in a row. `alpha` is the mean acceptance
-    rate at the verified positions (Corollary 3.6), None of trees, and where nothing was drafted. `c` is the
-    cost coefficient (Definition 3.7), of the seconds `draft_s` of a drafted token and `target_s` of a run of
-    the target by its rows. `rows` are the gammas, `auto`, the oracle, the oracle that does not verify.
+    `n_tokens` were replayed, with at most `max_gamma` draft tokens in a row. `alpha` is the mean acceptance
+    rate over the verified positions (Corollary 3.6), None for trees or if nothing was drafted. `c` is the
+    cost coefficient (Definition 3.7), from `draft_s` per draft token and `target_s` per pass by rows. `rows`
+    has the fixed gammas, `auto`, the oracle, and the oracle without verification.
     """
 
     target: str
@@ -71,17 +71,17 @@ class Oracle(OneTable):
     rows: tuple[OracleRow, ...]
 
     def __getitem__(self, name: str) -> OracleRow:
-        """The row of a name; KeyError if there is none."""
+        """Return the row of a name; KeyError if there is none."""
         return {row.name: row for row in self.rows}[name]
 
     @property
     def best(self) -> OracleRow:
-        """The fastest fixed gamma, of those whose speed-up is not invalid if there are any."""
+        """Fastest fixed gamma, with a valid speed-up if any has one."""
         fixed = [row for row in self.rows if row.name.startswith("gamma")]
         return max(fixed, key=lambda row: (not row.invalid, row.speedup))
 
     def table(self) -> Table:
-        """Every way of choosing gamma; the best fixed one has a star, unless its speed-up is invalid."""
+        """Return a table of all policies; a star marks the best fixed gamma if its speed-up is valid."""
         best, bound = self.best, self["oracle"]
 
         def share(row: OracleRow) -> str:
@@ -92,10 +92,10 @@ class Oracle(OneTable):
         title += f"c {self.c:.3f}, {self.n_tokens} tokens"
         columns = [
             ("", lambda row: row.name + (" ★" if row is best and not row.invalid else "")),
-            figure("tokens/run", "tokens_per_call", ".2f"),
+            figure("accepted length", "tokens_per_call", ".2f"),
             ("speed-up", lambda row: marked(f"{row.speedup:.2f}X", row.invalid)),
             ("share of oracle's", share),
-            figure("tokens/run, formula", "closed_tokens_per_call", ".2f", none=""),
+            figure("accepted length, formula", "closed_tokens_per_call", ".2f", none=""),
             figure("speed-up, formula", "closed_speedup", ".2f", "X", none=""),
         ]
         return Table.of(title, self.rows, columns)
@@ -111,37 +111,35 @@ def oracle(
     options: DecodingOptions | None = None,
     **changes: Unpack[SampleOptions],
 ) -> Oracle:
-    """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
+    """Replay runs with a perfect choice of gamma, to bound the gain of choosing it (section 3.5).
 
-    Each prompt is decoded with `max_gamma` drafted tokens a round, so every position of the text is tested
-    once: where a round accepts n of them, an oracle would have drafted n. (Whether a position is accepted
-    does not depend on gamma; in sampling it is what the run's own random numbers gave.) Then the same
-    positions are gone through with fixed gammas and with an oracle, which chooses the gamma of each round so
-    that the whole text takes least time. A second oracle need not have its drafts verified (footnote 4): they
-    need no rows of the target then, but as many runs. `auto` really runs, after two runs to learn from. All
-    are timed by the same measured t(M) and time of a draft; a speed-up above the tokens per run comes from
-    wrong times, and is shown as invalid.
+    Each prompt is decoded with `max_gamma` draft tokens per round, so every position of the text is tested
+    once. An oracle would have drafted exactly the tokens that were accepted. (Acceptance of a position does
+    not depend on gamma; in sampling, it depends on the run's random numbers.) The same positions are then
+    replayed with fixed gammas, and with an oracle that chooses each round's gamma to minimize the total time.
+    A second oracle skips verification (footnote 4): it needs no rows of the target for draft tokens, but as
+    many passes. `auto` is really run, after two runs to learn from. All use the same measured t(M) and draft
+    time; a speed-up above the mean accepted length comes from wrong times and is marked invalid.
 
-    Only the drafts of a model or a table are the same wherever their round began. With any other
-    (`specdec.measure`) the fixed gammas really run, the oracle is one of the longest run, drafting what each
-    of its rounds accepted, and the formulas say nothing. Drafts learn as in `specdec.measure`.
+    Only models and tables draft the same tokens wherever a round begins. For other drafts (see
+    `specdec.measure`) the fixed gammas are really run, the oracle drafts what each round of the longest run
+    accepted, and there are no formulas. Drafts learn as in `specdec.measure`.
 
     Parameters
     ----------
     target, prompts
-        As of `specdec.measure`.
+        As in `specdec.measure`.
     draft : Model, path, hub name, Draft or Drafter, or a dict of one of these by its name
     gammas, max_gamma : sequence of int, int
-        Fixed ones to compare with, and drafted tokens in a row at most; longer runs of accepted ones count as
-        several.
+        Fixed gammas to compare, and the maximum of draft tokens in a row; longer accepted runs are split.
     options : DecodingOptions, optional
-        Of the runs; `verify` is a rule that judges token by token, and end-of-text ids are passed by. The
-        default of `seed` is 0.
+        Decoding options; `verify` must judge token by token, and end-of-text ids are ignored. `seed` is 0 by
+        default.
 
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.measure`; or the rule judges a chain as a whole.
+        As in `specdec.measure`; or the rule judges a chain as a whole.
 
     Examples
     --------
@@ -156,16 +154,16 @@ def oracle(
         raise InputError.of("gammas", gammas, expected)
     chosen = [check_integer("gammas", gamma, 0, max_gamma) for gamma in given]
     if decoding.verify == "block":
-        raise InputError.of("verify", "block", "a rule for each guess: this one judges chains as a whole")
+        raise InputError.of("verify", "block", "a rule that judges each draft token (block judges chains)")
     setup = Setup.of(target, decoding, prompts)
     name, one = arguments.named_one("draft", draft)
     drafting = as_draft(setup.target, one)
     measured = arguments.measurable(setup.target, drafting)
-    replays = arguments.has_distribution(measured)  # what drafts alike wherever a round begins
+    replays = arguments.has_distribution(measured)  # drafts the same wherever a round begins
     policies: list[int | AdaptiveGamma] = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
     results = _played(setup, drafting, policies)
     longest, with_auto, *ran = [[result.trace.rounds for result in texts] for texts in results]
-    # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"
+    # a draft that chooses its own length ignores max_gamma when gamma is "auto"
     n_rows = max(max_gamma + 1, *(len(set(r.rows)) for rounds in with_auto for r in rounds))
     times = prediction.forward_times(setup, measured, [result.tokens for result in results[0]], n_rows)
     counts = counts_of(results[0])
@@ -182,15 +180,15 @@ def oracle(
 
 
 def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma]) -> list[list[Result]]:
-    """Run the policies in turns, and return the results of each; the second, `auto`, has learned before."""
+    """Run the policies interleaved and return their results; the second, `auto`, has learned before."""
     n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
-    work = [(beginning.given, n) for beginning in setup.prompts]
+    work = [(prompt.given, n) for prompt in setup.prompts]
     settings = setup.runs(ignore_eos=True)
     with counted(len(work) * (_LEARNING + len(policies)), "run", setup.options.progress) as done:
         for several in (*[policies[1:2]] * _LEARNING, policies):
-            ways = [Configuration(setup.target, draft, policy, **settings) for policy in several]
-            take_turns(ways, work, repeats=1, seed=setup.seed, done=lambda n: done(1))
-    return [way.results for way in ways]
+            runs = [Configuration(setup.target, draft, policy, **settings) for policy in several]
+            take_turns(runs, work, repeats=1, seed=setup.seed, done=lambda n: done(1))
+    return [run.results for run in runs]
 
 
 Texts = Sequence[Sequence[Round]]  # the rounds of each text
@@ -200,18 +198,18 @@ def rows_of(
     longest: Texts, auto: Texts, gammas: Sequence[int], alpha: float | None, times: prediction.ForwardTimes,
     fixed: Mapping[int, Texts] | None = None,
 ) -> tuple[OracleRow, ...]:  # fmt: skip
-    """The table, from the rounds of each text with as many guesses as possible, and with auto.
+    """Compute all rows from the rounds of each text at the maximum gamma, and with auto.
 
-    `fixed`: those of each gamma as they ran; None: they are replayed, and the formulas hold.
+    `fixed`: measured rounds of each gamma; None: replay them, and include the formulas.
     """
     bits = [outcomes(rounds) for rounds in longest]
     rate = number_of(alpha if fixed is None else None)
 
     def row(name: str, played: Any, closed: Iterable[float], draft_s: float | None = None) -> OracleRow:
-        """`played`: guesses, rows and new tokens of each round; `draft_s` where drafting has been timed."""
-        guesses, rows, tokens = zip(*played, strict=True)
+        """`played`: draft tokens, rows and new tokens of each round; `draft_s` if drafting was timed."""
+        n_drafts, rows, tokens = zip(*played, strict=True)
         seconds = math.fsum(times.target_s[n] for n in rows)
-        seconds += sum(guesses) * times.draft_s if draft_s is None else draft_s
+        seconds += sum(n_drafts) * times.draft_s if draft_s is None else draft_s
         speedup = sum(tokens) * times.target_s[1] / seconds
         return OracleRow(name, sum(tokens) / len(tokens), speedup, *closed)
 
@@ -227,7 +225,7 @@ def rows_of(
         return row(name, played, map(float, formulas))
 
     def perfect(name: str, *, verified: bool) -> OracleRow:
-        """Without verification a run of the target has one row, however many guesses there are."""
+        """Without verification each target pass has one row."""
         n_rows = [g + 1 if verified else 1 for g in range(n_gammas)]
         seconds = [g * times.draft_s + times.target_s[n] for g, n in enumerate(n_rows)]
         per_call = math.inf if rate == 1.0 else 1.0 / (1.0 - rate)
@@ -239,16 +237,16 @@ def rows_of(
     return (
         *(replay(name, g) if fixed is None else ran(name, fixed[g]) for g, name in names.items()),
         ran("auto", auto),
-        # in the paper, where rows are free, not to verify saves nothing
+        # in the paper rows are free, so skipping verification saves nothing
         perfect("oracle", verified=True),
         perfect("oracle, not verified", verified=False),
     )
 
 
 def outcomes(rounds: Sequence[Round]) -> list[bool | None]:
-    """Of each position of a text whether the draft's guess is accepted there, None where it has none.
+    """For each position of a text: whether the draft token is accepted there; None without one.
 
-    A tree counts by its accepted path; the position after a round that accepted all counts as wrong.
+    A tree counts by its accepted path; the position after a fully accepted round counts as rejected.
     """
     found: list[bool | None] = []
     for r in rounds:
@@ -258,7 +256,7 @@ def outcomes(rounds: Sequence[Round]) -> list[bool | None]:
 
 
 def replayed(text: Sequence[bool | None], gamma: int) -> list[tuple[int, int]]:
-    """(guesses, new tokens) of each round that a fixed gamma makes of a text's outcomes."""
+    """Replay a text's outcomes with a fixed gamma: (draft tokens, new tokens) of each round."""
     rounds, at = [], 0
     while at < len(text):
         n = 0
@@ -271,14 +269,14 @@ def replayed(text: Sequence[bool | None], gamma: int) -> list[tuple[int, int]]:
 
 
 def fastest(text: Sequence[bool | None], seconds: Sequence[float]) -> list[tuple[int, int]]:
-    """(guesses, new tokens) of each round, with the gammas that take least time for a text's outcomes.
+    """Replay a text's outcomes with the fastest gammas: (draft tokens, new tokens) of each round.
 
-    `seconds` is what a round takes by its number of guesses; one with NaN is not chosen.
+    `seconds` is the time of a round by its number of draft tokens; NaN excludes a number.
     """
     known = [math.inf if math.isnan(one) else one for one in seconds]
-    rest = [0.0] * (len(text) + 1)  # seconds from each position on, by the best gammas
+    rest = [0.0] * (len(text) + 1)  # minimal seconds from each position on
     chosen = [(0, 0)] * len(text)
-    run = 0  # guesses in a row that are accepted from here on; the last token is the target's own
+    run = 0  # accepted tokens in a row from here; the last token is the target's own
     for at in reversed(range(len(text))):
         run = run + 1 if text[at] and at < len(text) - 1 else 0
         limit = 0 if text[at] is None else min(len(known) - 1, len(text) - 1 - at)

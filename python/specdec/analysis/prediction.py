@@ -1,4 +1,4 @@
-"""What predicts a speed-up: acceptance at every position of texts, and times of forward passes."""
+"""Predicted speed-ups: acceptance at every position of texts, and times of forward passes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from specdec.verification.verify import distribution
 
 Array = NDArray[np.float64]
 
-_WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clock
-_TURNS = (5, 200)  # at least and at most
-_ENOUGH_S = 2.0  # seconds after which the least number of turns is enough
-_DRAFTED = 4  # tokens a round where a draft is timed, at most
-_PROBED = 8  # tokens whose time is the estimate of a plan
-_N_NEW = 256  # tokens of a text whose rounds are timed; then it begins again
-_ROWS = 64  # positions whose distributions are in memory at a time
+_WARM_UP = 3  # discarded measurements: caches, threads, clock speed
+_TURNS = (5, 200)  # minimum and maximum
+_ENOUGH_S = 2.0  # seconds after which the minimum suffices
+_DRAFTED = 4  # maximum of draft tokens per round when timing a draft
+_PROBED = 8  # tokens timed for a plan's estimate
+_N_NEW = 256  # tokens of a timed text before it restarts
+_ROWS = 64  # positions whose distributions are in memory at once
 
 
 @dataclass(frozen=True)
 class ForwardTimes:
-    """Median seconds of runs of the target, by their number of positions, and of the draft for a token.
+    """Median seconds of target forward passes by number of positions, and of the draft per token.
 
-    `draft_s` is measured in rounds of a few, and 0 for a draft that the core does not run.
+    `draft_s` is measured in rounds of a few tokens; 0 for a draft that the core does not run.
     """
 
     target_s: dict[int, float]
@@ -52,7 +52,7 @@ class ForwardTimes:
 
     @property
     def cost(self) -> float:
-        """The cost coefficient c of Definition 3.7."""
+        """Cost coefficient c (Definition 3.7)."""
         return self.draft_s / self.target_s[1]
 
     @property
@@ -62,7 +62,7 @@ class ForwardTimes:
 
 
 def _medians_of(jobs: dict[int, Callable[[], float]]) -> dict[int, float]:
-    """Median of what each job returns; jobs take turns, for the speed of a shared machine changes."""
+    """Return the median result of each job; jobs are interleaved because machine speed varies."""
     values: dict[int, list[float]] = {key: [] for key in jobs}
     for _ in range(_WARM_UP):
         for job in jobs.values():
@@ -78,11 +78,10 @@ def _medians_of(jobs: dict[int, Callable[[], float]]) -> dict[int, float]:
 
 
 def forward_times(setup: Setup, draft: Any, tokens: Sequence[Sequence[int]], max_rows: int) -> ForwardTimes:
-    """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
+    """Time target forward passes on M = 1, ..., max_rows positions, and the draft, in interleaved rounds.
 
-    In rounds, which continue a part of the prompts and their `tokens`, caches and threads are as in decoding.
-    A draft that the core does not run, or that drafts otherwise at every position, is not timed: another
-    drafts.
+    Rounds continue some prompts and their `tokens`, so caches and threads behave as in decoding. A draft that
+    the core does not run, or that drafts differently at each position, is replaced by another and not timed.
     """
     text = _sample_text(setup, tokens, max_rows)
     timed = isinstance(draft, RUN_BY_THE_CORE) and has_distribution(draft)
@@ -96,7 +95,7 @@ def forward_times(setup: Setup, draft: Any, tokens: Sequence[Sequence[int]], max
 
 
 class _Rounds:
-    """Greedy rounds with so many drafts, some milliseconds of them at a time."""
+    """Greedy rounds with a fixed number of draft tokens, run for some milliseconds at a time."""
 
     def __init__(self, setup: Setup, draft: Model | Draft, text: PromptIds, gamma: int) -> None:
         target, drafting = setup.target, as_draft(setup.target, draft)
@@ -113,16 +112,16 @@ class _Rounds:
         self._session: _core.Session | None = None
 
     def verify_s(self) -> float:
-        """Median seconds of the target in the next rounds; NaN if the context has no room for one."""
+        """Return the median seconds of the target in the next rounds; NaN if none fits the context."""
         return _median(round_.verify_s for round_ in self._next())
 
     def draft_s(self) -> float:
-        """Median seconds of the draft in the next rounds, for a token."""
+        """Return the draft's median seconds per token in the next rounds."""
         return _median(round_.draft_s / self._gamma for round_ in self._next())
 
     def _next(self) -> list[Round]:
         for session in (self._session, None):
-            if session is None:  # a new one; the old one's text has ended
+            if session is None:  # start again: the text has ended
                 session = self._session = self._new_session()
                 session.admit(0, self._prompt, (0, 0), self._settings, self._source)
                 while session.prefill_slice():
@@ -143,17 +142,17 @@ def _median(values: Iterable[float]) -> float:
 
 
 def step_seconds(setup: Setup) -> float:
-    """Seconds of plain decoding for a token, by a few tokens of the first prompt: an estimate for plans."""
+    """Estimate the seconds per token of plain decoding from a few tokens of the first prompt."""
     prompt, n_threads = setup.prompts[0], setup.options.threads
-    n = max(1, min(_PROBED, prompt.room(setup.target)))
+    n = max(1, min(_PROBED, prompt.capacity(setup.target)))
     trace = generate(setup.target, None, prompt.given, max_new_tokens=n, n_threads=n_threads).trace
     return trace.rounds_s / max(1, trace.n_tokens)
 
 
 def _sample_text(setup: Setup, tokens: Sequence[Sequence[int]], n_rows: int) -> PromptIds:
-    """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more.
+    """Return a text for timing: of average prompt length plus half the continuation and `n_rows`.
 
-    Its source, if the prompts are sources, is the one of median length.
+    For an encoder-decoder, its source has median length.
     """
     texts = list(zip((prompt.ids for prompt in setup.prompts), tokens, strict=True))
     whole = [token for parts in texts for part in parts for token in part]
@@ -166,10 +165,9 @@ def _sample_text(setup: Setup, tokens: Sequence[Sequence[int]], n_rows: int) -> 
 
 @dataclass(frozen=True, eq=False)
 class Acceptance:
-    """Texts that a target generated, and how likely a draft's tokens in them would have been accepted.
+    """Texts generated by the target, and the acceptance probability of a draft at their positions.
 
-    `text` has a piece for each of `tokens`, None without a tokenizer; `betas`, by lenience, an array a
-    prompt.
+    `text` has a piece per token, None without a tokenizer; `betas` has an array per prompt, by lenience.
     """
 
     tokens: list[list[int]]
@@ -181,22 +179,22 @@ def acceptance(
     setup: Setup, draft: Model | ProbabilityDraft, options: DecodingOptions, *, leniences: Sequence[float],
     n_tokens: int, done: Callable[[int], object],
 ) -> Acceptance:  # fmt: skip
-    """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
+    """Continue prompts with the target, and compare the draft's distributions with its own (section 4.2).
 
-    At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's distribution at
-    temperature 1 (appendix A.5). Prompt i has the key (seed, i) and `n_tokens`, as far as the contexts reach.
+    At temperature 0 both use the argmax, and a lenience below 1 refers to the target's distribution at
+    temperature 1 (appendix A.5). Prompt i has the key (seed, i) and `n_tokens`, limited by the contexts.
     """
     target, settings = setup.target, setup.runs(temperature=options.temperature)
     text: list[list[str]] | None = None if target.tokenizer is None else []
     found = Acceptance([], text, {lenience: [] for lenience in leniences})
     for i, prompt in enumerate(setup.prompts):
-        n = min(n_tokens, _room(target, draft, prompt, i))
+        n = min(n_tokens, _capacity(target, draft, prompt, i))
         result = generate(
             target, None, prompt.given, max_new_tokens=n, seed=[(setup.seed, i)], logits=True, **settings
         )
         assert result.logits is not None
-        guesses = _draft_logits(setup, draft, prompt, result.tokens)
-        for lenience, betas in _betas(result.logits, guesses, options, leniences).items():
+        draft_logits = _draft_logits(setup, draft, prompt, result.tokens)
+        for lenience, betas in _betas(result.logits, draft_logits, options, leniences).items():
             found.betas[lenience].append(betas)
         found.tokens.append(result.tokens)
         if text is not None and (stream := prompt.stream_decoder(target)) is not None:
@@ -206,24 +204,25 @@ def acceptance(
     return found
 
 
-def _room(target: Model, draft: Model | ProbabilityDraft, prompt: PromptIds, index: int) -> int:
-    """New tokens that the contexts have room for; the last one needs none in the draft's."""
-    room = prompt.room(target)
+def _capacity(target: Model, draft: Model | ProbabilityDraft, prompt: PromptIds, index: int) -> int:
+    """Return how many new tokens fit the contexts; the draft does not process the last one."""
+    capacity = prompt.capacity(target)
     if isinstance(draft, Model):
-        room = min(room, prompt.room(draft) + 1)
+        capacity = min(capacity, prompt.capacity(draft) + 1)
         n, encoder = len(prompt.source or ()), draft.config.encoder
         if encoder is not None and n > encoder.n_ctx:
-            expected = f"at most {encoder.n_ctx}, as its draft reads"
+            expected = f"at most {encoder.n_ctx}, the draft's source length"
             raise InputError(f"prompt {index} has {n} tokens; expected {expected}")
-    if room < 1:
-        raise InputError(f"prompt {index} has {len(prompt.ids)} tokens, which leaves no room in the context")
-    return room
+    if capacity < 1:
+        n, expected = len(prompt.ids), "fewer than the context length"
+        raise InputError(f"prompt {index} has {n} tokens; expected {expected}")
+    return capacity
 
 
 def _draft_logits(
     setup: Setup, draft: Model | ProbabilityDraft, prompt: PromptIds, tokens: Sequence[int]
 ) -> NDArray[np.float32]:
-    """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
+    """Return the draft's logits at each generated position, [n_tokens, n_vocab]."""
     ids, first, n_vocab = [*prompt.ids, *tokens[:-1]], len(prompt.ids) - 1, setup.target.config.n_vocab
     if isinstance(draft, Model):
         decoder = _core.Decoder(
@@ -233,7 +232,7 @@ def _draft_logits(
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
         return logits[first:]
-    if isinstance(draft, OnlineNgram):  # which may have no table to say how many ids there are
+    if isinstance(draft, OnlineNgram):  # may have no table that defines the vocabulary
         probs = draft.probabilities(ids, n_vocab)
     else:
         probs = np.asarray(draft.probabilities(ids), dtype=np.float64)
@@ -241,7 +240,7 @@ def _draft_logits(
         found = f"an array of shape {probs.shape}"
         raise InputError.of("draft.probabilities", probs, f"{(len(ids), n_vocab)}", found, verb="gave")
     if not (np.all(probs >= 0.0) and np.allclose(probs.sum(axis=1), 1.0, rtol=0.0, atol=1e-6)):
-        found = "a row that is no distribution"
+        found = "a row that is not a distribution"
         raise InputError.of("draft.probabilities", probs, "sum 1", found, verb="gave")
     with np.errstate(divide="ignore"):
         return np.log(probs[first:]).astype(np.float32)
@@ -254,7 +253,7 @@ def _betas(
     ours = {name: getattr(options, name) for name in ("temperature", *TRUNCATIONS)}
     rate: Callable[..., float | Array] = theory.acceptance_rate
     targets = ours
-    if options.sampling.greedy:  # judged by what the argmax is taken of, as `generate` does
+    if options.sampling.greedy:  # use the distribution before the argmax, as `generate` does
         rate, targets = theory.greedy_acceptance_rate, {"temperature": 1.0}
     betas = {lenience: np.empty(len(target_logits)) for lenience in leniences}
     for first in range(0, len(target_logits), _ROWS):
@@ -266,7 +265,7 @@ def _betas(
 
 
 def mean_of(betas: Sequence[Array]) -> float:
-    """Mean acceptance rate of texts; NaN without any position."""
+    """Return the mean acceptance rate of texts; NaN without any position."""
     n_positions = sum(map(len, betas))
     return math.fsum(float(text.sum()) for text in betas) / n_positions if n_positions else math.nan
 
@@ -275,7 +274,7 @@ def predicted_row(
     draft: str, betas: Sequence[Array], times: ForwardTimes | None, temperature: float, gamma: int,
     lenience: float = 1.0,
 ) -> ExperimentRow:  # fmt: skip
-    """What betas and times of forward passes say of a draft with a distribution of its own."""
+    """Predict a row from betas and times of forward passes."""
     alpha, (low, high) = mean_of(betas), mean_interval(betas)
     timed: dict[str, Any] = {}
     if times is not None:

@@ -1,4 +1,4 @@
-"""Questions of a benchmark and their answers: files of Spec-Bench, SPEED-Bench, any JSONL of prompts."""
+"""Benchmark questions and answers: files of Spec-Bench and SPEED-Bench, or any JSONL of prompts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from specdec.fields import MAX_TIME, Fields, as_json, parse_json, read_json_obje
 from specdec.trace import Step, steps_of
 
 _TURNS: Final = ("turns", "prompt", "messages", "question", "text")
-"""Fields that may hold what is asked; the first that a line has counts."""
+"""Fields that may hold the question; the first one present counts."""
 _IDS: Final = ("question_id", "id", "task_id", "prompt_id")
-"""Fields that name a question; the first that a line has counts."""
+"""Fields that may hold the id; the first one present counts."""
 _PLACEHOLDER: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
-"""What SPEED-Bench's files hold in place of texts that its authors may not pass on."""
+"""Placeholder in SPEED-Bench's files for texts that its authors may not redistribute."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a benchmark asks a model, in one or several turns.
+    """A benchmark question, of one or more turns.
 
-    `id` differs for each question of a list, `category` is what its figures are counted with, `turns` are
-    what the user says, at least one, and `system` is a message before the first turn, for the chat template.
-    InputError if a value is none of these.
+    `id` is unique in a list of questions, `category` groups the results, `turns` are the user's messages (at
+    least one), and `system` is an optional system message for the chat template.
     """
 
     id: int | str
@@ -52,7 +51,7 @@ class Question:
         texts = {"category": self.category} | {f"turns[{i}]": turn for i, turn in enumerate(turns)}
         for name, text in texts.items():
             if not isinstance(text, str) or not text:
-                raise InputError.of(name, text, "a text of at least one character")
+                raise InputError.of(name, text, "a non-empty text")
         if not (self.system is None or isinstance(self.system, str)):
             raise InputError.of("system", self.system, "a text, or None")
         object.__setattr__(self, "id", number)
@@ -60,29 +59,29 @@ class Question:
 
 
 QuestionsLike: TypeAlias = str | os.PathLike[str] | Iterable[Question | str]
-"""A file of questions, or questions and prompts."""
+"""A file of questions, or a sequence of questions and prompts."""
 
 
 def read_questions(
     path: str | os.PathLike[str], *, categories: Sequence[str] | None = None, limit: int | None = None
 ) -> list[Question]:
-    """Read the questions of a benchmark.
+    """Read benchmark questions from a file.
 
-    A ``.parquet`` file, as SPEED-Bench's ``prepare_data.py`` writes them, is read with pyarrow. Any other is
-    JSONL: a question a line, empty lines aside. A line is a text, or an object with these fields:
+    A ``.parquet`` file, as SPEED-Bench's ``prepare_data.py`` writes it, is read with pyarrow. Any other file
+    is JSONL with one question per line: a text, or an object with these fields:
 
-    - ``turns`` (Spec-Bench, SPEED-Bench), else ``prompt``, ``messages``, ``question`` or ``text``: what is
-      asked, a text or a list of texts; of ``messages``, objects with ``role`` and ``content``, what the user
-      says, with what the system says first as `Question.system`.
-    - ``question_id``, else ``id``, ``task_id`` or ``prompt_id``: an integer or a text; by default the number
-      of the line.
-    - ``category``: a text; by default the name of the file, without its ending.
+    - ``turns`` (Spec-Bench, SPEED-Bench), or ``prompt``, ``messages``, ``question`` or ``text``: the
+      question, a text or a list of texts. ``messages`` has objects with ``role`` and ``content``: user
+      messages become the turns, a first system message becomes `Question.system`.
+    - ``question_id``, or ``id``, ``task_id`` or ``prompt_id``: an integer or a text; by default the line
+      number.
+    - ``category``: a text; by default the name of the file without its suffix.
 
     Parameters
     ----------
     path : path-like
     categories, limit : sequence of str, int, optional
-        Read the questions of these categories alone, and the first so many of each, at least 1.
+        Read only these categories, and only the first `limit` questions of each.
 
     Returns
     -------
@@ -92,10 +91,10 @@ def read_questions(
     Raises
     ------
     InputError
-        The file cannot be read, is no JSONL or Parquet, has no question or two with one id or none of a
-        category, or a field is something else. The message names the file, the line and the field.
+        If the file cannot be read, is not JSONL or Parquet, has no question (of a category), or a duplicate
+        or invalid field. The message names the file, the line and the field.
     MissingPackageError
-        A Parquet file, and pyarrow is not installed: ``pip install pyarrow``.
+        If a Parquet file is given and pyarrow is not installed: ``pip install pyarrow``.
 
     Examples
     --------
@@ -106,21 +105,21 @@ def read_questions(
     file = check_path("path", path)
     read = _parquet_rows if file.suffix == ".parquet" else _json_lines
     questions: list[Question] = []
-    places: dict[int | str, str] = {}
-    for number, place, value in read(file):
-        question = _question(file, number, place, value)
-        if question.id in places:
-            found = f"{as_json(question.id)}, as in {places[question.id]}"
-            raise InputError.of(f"{place}: id", question.id, "another for each question", found)
-        places[question.id] = place.removeprefix(f"{file}, ")
+    locations: dict[int | str, str] = {}
+    for number, location, value in read(file):
+        question = _question(file, number, location, value)
+        if question.id in locations:
+            found = f"{as_json(question.id)}, as in {locations[question.id]}"
+            raise InputError.of(f"{location}: id", question.id, "another for each question", found)
+        locations[question.id] = location.removeprefix(f"{file}, ")
         questions.append(question)
     if not questions:
-        raise InputError(f"{file}: has no question; expected at least one")
+        raise InputError(f"{file}: has no questions; expected at least one")
     return _chosen(questions, categories, limit)
 
 
 def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: int | None) -> list[Question]:
-    """The questions of some categories, the first ones of each."""
+    """Select the first questions of some categories."""
     known = list(dict.fromkeys(question.category for question in questions))
     wanted = known if categories is None else check_items("categories", categories, "a sequence of texts")
     if isinstance(categories, str) or not wanted:
@@ -135,7 +134,7 @@ def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: 
 
 
 def questions_of(given: QuestionsLike) -> list[Question]:
-    """The argument `questions` as questions with different ids: a file is read, a text is a question."""
+    """Return the `questions` argument as questions with distinct ids; paths are read, texts converted."""
     if isinstance(given, str | os.PathLike):
         return read_questions(given)
     questions: dict[int | str, Question] = {}
@@ -148,7 +147,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
         if not isinstance(item, Question):
             raise InputError.of(f"questions[{i}]", item, "a specdec.Question, or a text", found=type_of(item))
         if item.id in questions:
-            raise InputError.of("questions", item.id, "different ids", verb="has twice the id")
+            raise InputError.of("questions", item.id, "distinct ids", verb="has twice the id")
         questions[item.id] = item
     if not questions:
         raise InputError("questions is empty; expected at least one")
@@ -156,7 +155,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
-    """(number, place, value) of each line that is not empty."""
+    """Yield (number, location, value) for each non-empty line."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -164,16 +163,16 @@ def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not line.strip():
             continue
-        place = f"{file}, line {number}"
+        location = f"{file}, line {number}"
         try:
             value = parse_json(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: is no JSON ({error}); expected an object a line") from error
-        yield number, place, value
+            raise InputError(f"{location}: is not valid JSON ({error}); expected objects") from error
+        yield number, location, value
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
-    """(number, place, value) of each row."""
+    """Yield (number, location, value) for each row."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -190,33 +189,31 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
                     yield number, f"{file}, row {number}", value
     except FileNotFoundError as error:
         raise InputError(f"{file}: cannot be read: no such file") from error
-    except (pyarrow.ArrowException, OSError, ValueError, ArithmeticError) as error:  # these of its values
-        raise InputError(
-            f"{file}: is no Parquet file ({error}); expected one with a question a row"
-        ) from error
+    except (pyarrow.ArrowException, OSError, ValueError, ArithmeticError) as error:  # the last two: values
+        raise InputError(f"{file}: is not a Parquet file ({error}); expected one question per row") from error
 
 
-def _question(file: Path, number: int, place: str, value: Any) -> Question:
-    """The question of a line or row; what `Question` refuses is reported with its place and field."""
+def _question(file: Path, number: int, location: str, value: Any) -> Question:
+    """Make the question of a line or row; errors name the location and field."""
     given = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(given, dict):
-        raise InputError.of(place, value, "a text, or an object with 'turns' or 'prompt'")
+        raise InputError.of(location, value, "a text, or an object with 'turns' or 'prompt'")
     given = {name: one for name, one in given.items() if one is not None}
     asked = next((name for name in _TURNS if name in given), None)
     if asked is None:
         names = ", ".join(map(repr, _TURNS))
-        raise InputError(f"{place}: has none of the fields {names}; expected what is asked in one of them")
+        raise InputError(f"{location}: has none of the fields {names}; expected the question in one of them")
     turns, system = {asked: given[asked]}, None
     if asked == "messages":
-        turns, system = _turns_of_messages(place, given[asked])
+        turns, system = _turns_of_messages(location, given[asked])
     elif isinstance(given[asked], list):
         turns = {f"{asked}[{i}]": turn for i, turn in enumerate(given[asked])}
     elif not isinstance(given[asked], str) or not given[asked]:
-        raise InputError.of(f"{place}: {asked}", given[asked], "a text, or a list of texts")
+        raise InputError.of(f"{location}: {asked}", given[asked], "a text, or a list of texts")
     for name, turn in turns.items():
         if isinstance(turn, str) and turn.startswith(_PLACEHOLDER):
-            expected = "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches"
-            raise InputError.of(f"{place}: {name}", turn, expected)
+            expected = "the text itself: run SPEED-Bench's prepare_data.py to fetch it"
+            raise InputError.of(f"{location}: {name}", turn, expected)
     names_id = next((name for name in _IDS if name in given), "id")
     category = given.get("category", file.stem)
     try:
@@ -224,44 +221,44 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
     except InputError as error:
         fields = {"id": names_id, "turns": asked} | {f"turns[{i}]": name for i, name in enumerate(turns)}
         name = str(fields.get(str(error.argument), error.argument))
-        raise InputError.of(f"{place}: {name}", error.value, str(error.expected)) from None
+        raise InputError.of(f"{location}: {name}", error.value, str(error.expected)) from None
 
 
-def _turns_of_messages(place: str, value: Any) -> tuple[dict[str, Any], Any]:
-    """(what the user says by field, what the system says first) of a conversation."""
+def _turns_of_messages(location: str, value: Any) -> tuple[dict[str, Any], Any]:
+    """Return (user messages by field, first system message) of a conversation."""
     expected = "an object with 'role' and 'content'"
     if not isinstance(value, list):
-        raise InputError.of(f"{place}: messages", value, f"a list; each is {expected}")
+        raise InputError.of(f"{location}: messages", value, f"a list; each is {expected}")
     turns, system = {}, None
     for i, message in enumerate(value):
         if not isinstance(message, dict):
-            raise InputError.of(f"{place}: messages[{i}]", message, expected)
+            raise InputError.of(f"{location}: messages[{i}]", message, expected)
         role, content = message.get("role"), message.get("content")
         if role == "system" and i == 0:
             if not isinstance(content, str) or not content:
-                expected = "a text of at least one character"
-                raise InputError.of(f"{place}: messages[0].content", content, expected)
+                expected = "a non-empty text"
+                raise InputError.of(f"{location}: messages[0].content", content, expected)
             system = content
         elif role == "user":
             turns[f"messages[{i}].content"] = content
         elif role != "assistant":
-            roles = "'user' or 'assistant', or 'system' of the first message"
-            raise InputError.of(f"{place}: messages[{i}].role", role, roles)
+            roles = "'user' or 'assistant', or 'system' for the first message"
+            raise InputError.of(f"{location}: messages[{i}].role", role, roles)
     return turns, system
 
 
 _OURS: Final = "specdec"
-"""The field of a line with what Spec-Bench's own have no place for."""
+"""Field of a line for data that Spec-Bench's fields cannot hold."""
 _OF_REPLY: Final = ("tokens", "n_prompt_tokens", "finish_reason", "prefill_s", "rounds_s")
-"""Fields of `Reply` in it; those of its steps are there too, each as a list."""
+"""Its fields of a `Reply`; those of the steps are there too, each as a list."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one turn of a question, of `tokens` with the end-of-text token, in `steps` of the target.
+    """Reply to one turn: its `tokens`, end of text included, were made in `steps` target forward passes.
 
-    `n_prompt_tokens` counts earlier turns too, or the source. `wall_s` are the seconds of the whole call,
-    with `prefill_s` for reading the prompt and `rounds_s` for decoding.
+    `n_prompt_tokens` includes earlier turns, or is the source. `wall_s` is the time of the whole call,
+    `prefill_s` of prompt processing and `rounds_s` of decoding, in seconds.
     """
 
     text: str
@@ -275,7 +272,7 @@ class Reply:
 
     @classmethod
     def of(cls, result: Result, wall_s: float) -> Reply:
-        """From a run that took `wall_s` seconds."""
+        """Make the reply of a run that took `wall_s` seconds."""
         prompt, trace = result.prompt_ids if result.source_ids is None else result.source_ids, result.trace
         return cls(
             result.text or "", tuple(result.tokens), len(prompt), result.finish_reason, wall_s,
@@ -285,22 +282,22 @@ class Reply:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answers to a question, turn by turn: fewer than it has turns where `left_out` says why."""
+    """Replies to a question, turn by turn; `left_out` says why turns are missing, if any."""
 
     replies: tuple[Reply, ...]
     left_out: str = ""
 
     @property
     def n_tokens(self) -> int:
-        """New tokens of all turns."""
+        """Number of new tokens over all turns."""
         return sum(len(reply.tokens) for reply in self.replies)
 
 
 class AnswerFile:
-    """The answers of one way to decode in one repetition: a line for each question, appended.
+    """Answers of one configuration in one repetition: a JSONL file, appended question by question.
 
-    A line has Spec-Bench's fields, and "specdec", from which the answer is read again. A last line without an
-    end, of a killed program, is overwritten. InputError names file, line and field.
+    Lines have Spec-Bench's fields, and "specdec", from which answers are read back. An incomplete last line,
+    of an interrupted program, is overwritten. InputError names file, line and field.
     """
 
     def __init__(self, path: Path, model_id: str) -> None:
@@ -318,22 +315,22 @@ class AnswerFile:
             self._answers[question_id] = digest, answer
 
     def find(self, question: Question) -> Answer | None:
-        """The answer to a question, None where there is none yet; another question of its id is refused."""
+        """Return the stored answer to a question, or None; raises if its id belongs to another question."""
         digest, answer = self._answers.get(question.id, ("", None))
         if answer is not None and digest != _digest(question):
-            expected = "another folder for the answers to other questions"
-            found = f"{self.path}: has an answer to another question {as_json(question.id)}"
+            expected = "another folder for other questions"
+            found = f"{self.path}: has the answer to a different question {as_json(question.id)}"
             raise InputError(f"{found}; expected {expected}")
         return answer
 
     def add(self, question: Question, answer: Answer) -> None:
-        """Append an answer; refused if another program has changed the file meanwhile."""
+        """Append an answer; raises if another program has changed the file."""
         line = json.dumps(_line(question, answer, self.model_id), ensure_ascii=False, allow_nan=False)
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         try:
             with open(self.path, "ab") as file:
                 if file.tell() != self._found:
-                    raise InputError(f"{self.path}: has been changed by another program; expected none")
+                    raise InputError(f"{self.path}: was changed by another program")
                 file.truncate(self._size)
                 file.write(data)
         except OSError as error:
@@ -344,7 +341,7 @@ class AnswerFile:
 
 
 def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write down what answers are made with, or, where that is written already, see that it is the same."""
+    """Record the settings of the answers, or check that the recorded ones are equal."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -357,18 +354,18 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     for name in {**settings, **found}:
         if found.get(name) != settings.get(name):
             ours, theirs = (as_json(one.get(name)) for one in (settings, found))
-            expected = f"{ours}, as of this run, or another folder for its answers"
+            expected = f"{ours}, as in this run, or another folder for its answers"
             raise InputError.of(f"{path}: {name}", found.get(name), expected, theirs)
 
 
 def _digest(question: Question) -> str:
-    """A digest that differs for another question of the same id."""
+    """Return a digest that differs for other questions of the same id."""
     said = json.dumps([question.category, question.system, *question.turns])
     return blake2b(said.encode(), digest_size=8).hexdigest()
 
 
 def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
-    """A line of a file of answers."""
+    """Return a line of the answer file."""
     replies = answer.replies
     choice = {
         "index": 0, "turns": [reply.text for reply in replies],
@@ -389,20 +386,20 @@ def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
-    """(id of the question, its digest, the answer) of a line."""
+def _read(location: str, line: bytes) -> tuple[int | str, str, Answer]:
+    """Return (question id, its digest, answer) of a line."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: is no JSON ({error}); expected an answer") from error
-    found = Fields(values, place, kind=InputError)
+        raise InputError(f"{location}: is not valid JSON ({error}); expected an answer") from error
+    found = Fields(values, location, error_type=InputError)
     choices, ours = found.inner_items("choices"), found.inner(_OURS)
     if len(choices) != 1:
         raise found.error("choices", "a list with one object")
     texts, seconds = choices[0].texts("turns"), choices[0].amounts("wall_time")
     replies = ours.inner_items("replies")
     if not 0 < len(replies) == len(texts) == len(seconds):
-        raise ours.error("replies", "as many as choices[0].turns and choices[0].wall_time, at least one")
+        raise ours.error("replies", "one per choices[0].turns and choices[0].wall_time, at least one")
     read = tuple(map(_reply, replies, texts, seconds))
     question_id = found.given("question_id")
     if isinstance(question_id, bool) or not isinstance(question_id, int | str):
@@ -415,10 +412,10 @@ def _reply(found: Fields, text: str, wall_s: float) -> Reply:
     columns = [found.integers(name) for name in counts]
     betas = found.rows_of_amounts("betas")
     if {len(column) for column in columns} != {len(betas)}:
-        raise found.error("betas", f"as many as {', '.join(counts)} have")
+        raise found.error("betas", f"as many entries as {', '.join(counts)}")
     tokens = found.integers("tokens")
     if not tokens or len(tokens) != sum(columns[-1]):
-        raise found.error("tokens", "as many as n_emitted adds up to, at least one")
+        raise found.error("tokens", "the sum of n_emitted, at least one")
     prefill_s, rounds_s = (found.amount(name, below=MAX_TIME) for name in ("prefill_s", "rounds_s"))
     n_prompt, reason = found.integer("n_prompt_tokens", minimum=0), found.text("finish_reason")
     steps = map(Step._make, zip(*columns, map(tuple, betas), strict=True))

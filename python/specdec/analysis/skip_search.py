@@ -1,4 +1,4 @@
-"""Which of its layers a model should skip to draft for itself: a search for measured speed, and its file."""
+"""`search_skips`: search for the layers to skip in self-drafting, by measured speed."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from specdec.tables import Column, OneTable, Table, bounds, figure, marked, reco
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import TRUNCATIONS
 
-_FINALISTS, _REPEATS = 3, 5  # of the trials, the best so many are measured again, so often
+_FINALISTS, _REPEATS = 3, 5  # the best trials to measure again, and how often
 _OWNS: Final = {"gamma": "gammas", "lenience": "1.0", "verify": "'rejection'"}
 Choice: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
-"""Layers whose attention is skipped, layers whose MLP is skipped, gamma."""
+"""(layers whose attention is skipped, layers whose MLP is skipped, gamma)."""
 
 _PARTS: Final = ("attn", "mlp")
-_FORMAT = 1  # of the file
+_FORMAT = 1  # of the file format
 _SHOWN = 10  # trials in a table
 
 
 @dataclass(frozen=True)
 class SkipTrial:
-    """What one choice of layers and gamma gave; of several repetitions, the one with the median speed-up.
+    """Measurement of one choice of layers and gamma; of several repetitions, the median speed-up.
 
-    Of the layers `attn` and `mlp` attention or MLP are skipped. `speedup`, from `speedup_low` to
-    `speedup_high` in the repetitions, is `tokens_per_s` over `plain_tokens_per_s`, measured in turns without
-    prefill. `acceptance_rate` is alpha of Corollary 3.6, of all repetitions, NaN if nothing was drafted.
+    Attention is skipped in the layers `attn`, the MLP in the layers `mlp`. `speedup` (`speedup_low` to
+    `speedup_high` over the repetitions) is `tokens_per_s` over `plain_tokens_per_s`, interleaved, without
+    prefill. `acceptance_rate` is alpha (Corollary 3.6) over all repetitions, NaN if nothing was drafted.
     """
 
     attn: tuple[int, ...]
@@ -62,12 +62,12 @@ class SkipTrial:
 
     @property
     def invalid(self) -> str:
-        """Why `speedup` is an error of measuring (it is above the tokens per run); empty if it is not."""
+        """Why `speedup` is a measurement error (above the accepted length); empty if it is valid."""
         return invalid_speedup(self.speedup, self.tokens_per_call)
 
     @property
     def choice(self) -> Choice:
-        """What was tried: attn, mlp, gamma."""
+        """The choice: (attn, mlp, gamma)."""
         return self.attn, self.mlp, self.gamma
 
     @property
@@ -80,11 +80,11 @@ class SkipTrial:
 
 @dataclass(frozen=True, repr=False)
 class SkipSearch(OneTable):
-    """What a search found; ``print`` shows it, a notebook too.
+    """Result of a search; ``print`` and notebooks show it.
 
-    `settings` are what was asked for: layers of the target, prompts, gammas, sampling, seed. `trials` are in
-    order; `finals` are the best trials, measured again and more often, best first (the best of many noisy
-    numbers looks better than it is), empty for a search that was interrupted.
+    `settings`: layers of the target, prompts, gammas, sampling, seed. `trials` are in order. `finals` are the
+    best trials, measured again with more repetitions because the best of many noisy values is biased; empty
+    for an interrupted search.
     """
 
     target: str
@@ -94,33 +94,33 @@ class SkipSearch(OneTable):
 
     @property
     def best(self) -> SkipTrial:
-        """The fastest of the finals, else of the trials; one with a valid speed-up if there is any."""
+        """Fastest of the finals, else of the trials; with a valid speed-up if any has one."""
         return max(self.finals or self.trials, key=rank)
 
     @property
     def draft(self) -> SkipLayers:
-        """The fastest draft, whether it pays or not."""
+        """The fastest draft, whether or not it beats plain decoding."""
         return self.best.draft
 
     @property
     def pays(self) -> bool:
-        """Whether the best draft was faster than plain decoding, by a speed-up that is not invalid."""
+        """Whether the best draft beats plain decoding with a valid speed-up."""
         return self.best.speedup > 1.0 and not self.best.invalid
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain dicts, lists and numbers, ready for JSON."""
+        """Return everything as plain dicts, lists and numbers, ready for JSON."""
         return {"specdec_skip_search": _FORMAT, **record(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON; what was in the file before stays until all of it is written."""
+        """Write the search as JSON, replacing the file atomically."""
         with replacing(check_path("path", path)) as file:
             file.write(json.dumps(self.to_dict(), indent=1).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
-        """Read what `save` wrote; InputError if the file holds something else, or cannot be read."""
+        """Read the file written by `save`; InputError if it is unreadable or invalid."""
         path = check_path("path", path)
-        found = Fields(read_json_object(path, InputError), path, kind=InputError)
+        found = Fields(read_json_object(path, InputError), path, error_type=InputError)
         found.check_version("specdec_skip_search", _FORMAT)
         target, settings = found.text("target"), found.inner("settings")
         settings.amount("temperature")
@@ -131,7 +131,7 @@ class SkipSearch(OneTable):
         return cls(target, settings.as_dict(), trials, finals)
 
     def table(self) -> Table:
-        """The finals, then the best other trials."""
+        """Return a table of the finals and the best other trials."""
         finals = sorted(self.finals, key=rank, reverse=True)
         known = {trial.choice for trial in finals}
         others = sorted((t for t in self.trials if t.choice not in known), key=rank, reverse=True)
@@ -157,12 +157,12 @@ class SkipSearch(OneTable):
 
 
 def rank(trial: SkipTrial) -> tuple[bool, float]:
-    """Higher is better: speed-ups that are errors of measuring come last."""
+    """Sort key: valid speed-ups first, then by speed-up."""
     return not trial.invalid, trial.speedup
 
 
 def _trial(entry: Fields, settings: Fields) -> SkipTrial:
-    """A trial of a file, one that a search of these settings can have made."""
+    """Read a trial that a search with these settings can have made."""
     draft = SkipLayers(entry.integers("attn"), entry.integers("mlp"))
     if (n_layer := settings.integer("n_layer", default=None)) is not None:
         draft.check(n_layer)
@@ -189,40 +189,38 @@ def search_skips(
 ) -> SkipSearch:
     """Find the layers that a model should skip to draft for itself (arXiv 2309.08168).
 
-    Bayesian optimization (Optuna's tree-structured Parzen estimator) over the sets of attentions and MLPs,
-    and over gamma, of the speed that `specdec.generate` has on your prompts, over that of plain decoding in
-    turns. The search begins with choices that often do well, such as the layers in the middle; in the end the
-    best few are measured again.
+    Runs Bayesian optimization (Optuna's tree-structured Parzen estimator) over the attentions and MLPs to
+    skip and over gamma. The objective is the measured speed of `specdec.generate` on your prompts over that
+    of plain decoding, interleaved. The search starts with choices that often do well, such as the middle
+    layers, and measures the best few again at the end.
 
     Parameters
     ----------
     target, prompts
-        As of `specdec.measure`.
+        As in `specdec.measure`.
     n_trials, gammas : int, sequence of int
-        Choices that are tried, among them those of an earlier search in `path`; and drafted tokens a round,
-        each 1 to 1024, of which the search takes the best.
+        Number of choices to try, including those of an earlier search in `path`; the gammas to choose from,
+        each 1 to 1024.
     path : str or path, optional
-        A file that holds what was found so far after every trial. If it is there, the search of equal
-        settings in it goes on.
+        A file that is updated after every trial. If it exists, its search is resumed, with the same settings.
     options : DecodingOptions, optional
-        Of the runs. By default `max_new_tokens` is 64: for each prompt, as far as the context reaches;
-        end-of-text ids are passed by. `seed` (default 0) is of the sampled texts and of the search: equal
-        seeds try the same choices as long as measured times put them in the same order.
+        Decoding options. `max_new_tokens` per prompt is 64 by default, limited by the context; end-of-text
+        ids are ignored. `seed` (default 0) is for sampling and for the search: equal seeds try the same
+        choices as long as measured times rank them equally.
 
     Returns
     -------
     SkipSearch
         ``search.draft`` is the draft, with its best gamma as its own; ``search.pays`` says whether it beats
-        plain decoding: a model that was not made for it may have no such draft. Ctrl-C ends the search early,
-        and what it found until then is returned; before the first trial is through it raises
-        KeyboardInterrupt.
+        plain decoding, which many models cannot without training for it. Ctrl-C ends the search early and
+        returns the result so far; before the first trial ends it raises KeyboardInterrupt.
 
     Raises
     ------
     InputError, CheckpointError, TokenizerError
-        As `specdec.measure`; or the search in `path` had other settings.
+        As in `specdec.measure`; or the search in `path` had other settings.
     MissingPackageError
-        Optuna is not installed: ``pip install optuna``.
+        If Optuna is not installed: ``pip install optuna``.
 
     Examples
     --------
@@ -234,7 +232,7 @@ def search_skips(
     n_trials = check_integer("n_trials", n_trials, 1)
     gammas = sorted(check_gammas(gammas))
     file = None if path is None else check_path("path", path)
-    import_optuna()  # before a model is loaded
+    import_optuna()  # before loading a model
     setup = Setup.of(target, decoding, prompts)
     check_integer("seed", setup.seed, 0, 2**31 - 1)
     search = _Search(setup, gammas, file)
@@ -249,7 +247,7 @@ def search_skips(
 
 
 class _Search:
-    """A search: its settings, its trials so far, and the study that proposes choices and learns from them."""
+    """A search: its settings, its trials, and the study that proposes choices."""
 
     def __init__(self, setup: Setup, gammas: Sequence[int], path: Path | None) -> None:
         self._setup, self._gammas, self._path = setup, gammas, path
@@ -265,7 +263,7 @@ class _Search:
         self.trials = self._earlier()
 
     def _earlier(self) -> list[SkipTrial]:
-        """The trials in a file that is there, if they are of the same search."""
+        """Read the trials of an existing file, if they belong to the same search."""
         path = self._path
         if path is None or not path.exists():
             return []
@@ -286,7 +284,7 @@ class _Search:
             asked = study.ask(self._space)
             skipped = ([i for i in range(self._n_layer) if asked.params[f"{part}.{i}"]] for part in _PARTS)
             attn, mlp = skipped
-            if not 0 < len(attn) + len(mlp) < 2 * self._n_layer:  # to skip nothing or everything is no draft
+            if not 0 < len(attn) + len(mlp) < 2 * self._n_layer:  # skipping nothing or all is not a draft
                 study.tell(asked, state=import_optuna().trial.TrialState.FAIL)
                 continue
             draft = SkipLayers(attn, mlp)
@@ -302,7 +300,7 @@ class _Search:
         return finals
 
     def _best_choices(self) -> list[SkipTrial]:
-        """The best few different choices; one that was tried more often by the median of its trials."""
+        """Return the best distinct choices; repeated ones count by the median of their trials."""
         values: dict[Choice, list[SkipTrial]] = {}
         for trial in self.trials:
             values.setdefault(trial.choice, []).append(trial)
@@ -310,14 +308,14 @@ class _Search:
         return [same[0] for same in ranked[:_FINALISTS]]
 
     def save(self, finals: Sequence[SkipTrial] = ()) -> SkipSearch:
-        """Return what was found so far, and write it if there is a file."""
+        """Return the search so far, and write it if there is a file."""
         found = SkipSearch(self._setup.name, self._settings, tuple(self.trials), tuple(finals))
         if self._path is not None:
             found.save(self._path)
         return found
 
     def _study(self) -> Any:
-        """A study that knows the trials so far, and begins with what often does well."""
+        """Make a study that knows the trials so far and starts with promising choices."""
         optuna = import_optuna()
         one_of = optuna.distributions.CategoricalDistribution
         self._space: dict[str, Any] = {
@@ -327,10 +325,10 @@ class _Search:
         verbosity = optuna.logging.get_verbosity()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            # an earlier search's random numbers are not drawn again
+            # do not draw an earlier search's random numbers again
             seed = self._setup.seed + len(self.trials)
             sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # or it says that there is a study
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # suppress its announcement
         try:
             study = optuna.create_study(direction="maximize", sampler=sampler)
         finally:
@@ -350,12 +348,12 @@ class _Search:
         return {name: name in skipped for name in self._space} | {"gamma": gamma}
 
     def _measured(self, draft: SkipLayers, repeats: int, seed: int) -> SkipTrial:
-        """Run plain decoding and the draft in turns, prompt by prompt."""
-        plain, ways = interleaved(
+        """Run plain decoding and the draft, interleaved prompt by prompt."""
+        plain, runs = interleaved(
             self._setup.target, {0: (draft, None)}, self._work, self._setup.runs(ignore_eos=True),
             repeats=repeats, seed=seed,
         )  # fmt: skip
-        drafted = ways[0]
+        drafted = runs[0]
         speedup = drafted.over(plain)
         median = speedup.ratios.index(statistics.median_low(speedup.ratios))
         betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]
@@ -369,7 +367,7 @@ class _Search:
 
 
 def import_optuna() -> Any:
-    """The module optuna; MissingPackageError if it is not installed."""
+    """Import optuna; raises MissingPackageError if it is not installed."""
     try:
         return import_module("optuna")
     except ImportError as error:
@@ -378,7 +376,7 @@ def import_optuna() -> Any:
 
 
 def promising(n_layer: int, gamma: int) -> list[Choice]:
-    """Where to begin: layers in the middle, whole or in part, every other one, and the last (early exits)."""
+    """Return initial choices: middle layers, whole or in part, every other layer, and the last ones."""
     whole, quarter = tuple(range(n_layer)), n_layer // 4
     middle = whole[max(1, quarter) : max(2, n_layer - quarter)] if n_layer > 1 else ()
     others, half, last = whole[1:-1:2], whole[(n_layer + 1) // 2 :], whole[-1:]

@@ -1,4 +1,4 @@
-"""Statistics of a quantity measured at successive positions of several texts, and alike to itself nearby."""
+"""Statistics of values at successive, correlated positions of several texts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 N_BLOCKS = 20
-"""Into how many blocks texts are cut, at least, to see how much a mean varies."""
+"""Minimum number of blocks that texts are split into to estimate the variance of a mean."""
 
-_FEWEST = 6  # blocks; with less there is no interval worth the name
+_FEWEST = 6  # fewest blocks for an interval
 
 
 def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[float, float]:
     """Confidence interval (low, high) of the mean of numbers in [0, 1] that depend on their neighbors.
 
-    `series` has a text each, [n_positions] in order. Texts are cut into blocks, each at most a twentieth of
-    all numbers; the spread of the blocks' sums gives the variance of the mean, and that an effective number
-    of independent observations for Wilson's interval with Student's quantile. (0, 1) with fewer than 6
+    `series` has one array per text, [n_positions] in order. Texts are split into blocks, each at most a
+    twentieth of all numbers. The spread of the block sums gives the variance of the mean, hence an effective
+    number of independent observations for Wilson's interval with Student's quantile. (0, 1) with fewer than 6
     numbers.
     """
     total = sum(len(text) for text in series)
@@ -40,7 +40,7 @@ def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[fl
     variance = n_blocks / (n_blocks - 1) * spread / total**2
     if mean in (0.0, 1.0):
         effective = float(total)
-    elif variance <= 1e-30:  # rounding: the numbers are all the same
+    elif variance <= 1e-30:  # rounding: all numbers are equal
         return mean, mean
     else:
         effective = mean * (1.0 - mean) / variance
@@ -52,7 +52,7 @@ def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[fl
 
 
 def student_quantile(probability: float, n_free: int) -> float:
-    """Quantile of Student's distribution (Fisher and Cornish, 1960); within 1 % with 5 degrees of freedom."""
+    """Quantile of Student's t (Fisher and Cornish, 1960); within 1 % for 5 or more degrees of freedom."""
     z = NormalDist().inv_cdf(probability)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -60,9 +60,9 @@ def student_quantile(probability: float, n_free: int) -> float:
 
 
 def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
-    """Correlation of a number with the one 1, ..., n_lags positions before it in the same text, [n_lags].
+    """Autocorrelation at lags 1, ..., n_lags within texts, [n_lags].
 
-    Both sums are over all texts, about the mean of all. NaN where all numbers are the same.
+    Both sums run over all texts, about the common mean. NaN if all numbers are equal.
     """
     total = sum(len(text) for text in series)
     if not total:
@@ -81,10 +81,10 @@ def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
 
 
 def ljung_box(correlations: Array, n_positions: int) -> tuple[float, float]:
-    """Ljung and Box's test of the correlations r of lag 1, 2, ...: (statistic, p value).
+    """Ljung-Box test of autocorrelations r at lags 1, 2, ...: (statistic, p value).
 
-    As in Biometrika 65, 1978, the statistic is n (n + 2) Σ r[lag]² / (n − lag); without correlation its
-    distribution is chi-square with as many degrees of freedom as lags.
+    As in Biometrika 65, 1978, the statistic is n (n + 2) Σ r[lag]² / (n − lag), chi-square with as many
+    degrees of freedom as lags if there is no correlation.
     """
     lags = np.arange(1, len(correlations) + 1)
     if n_positions <= len(lags):
@@ -94,7 +94,7 @@ def ljung_box(correlations: Array, n_positions: int) -> tuple[float, float]:
 
 
 def chi_square_tail(x: float, n_free: int) -> float:
-    """Chance that a chi-square variable with n_free >= 1 degrees of freedom exceeds x >= 0 (A&S 26.4.8)."""
+    """Probability that chi-square with n_free >= 1 degrees of freedom exceeds x >= 0 (A&S 26.4.8)."""
     if math.isnan(x):
         return math.nan
     if x <= 0.0:
@@ -107,13 +107,13 @@ def chi_square_tail(x: float, n_free: int) -> float:
 
 
 def acceptance_by_position(betas: Sequence[Array], gamma: int) -> Array:
-    """Chance that the k-th draft of a round is accepted if those before it were, k = 1, ..., gamma; [gamma].
+    """Probability that draft token k of a round is accepted given that those before it were, [gamma].
 
-    E(β[t] ··· β[t + k − 1]) / E(β[t] ··· β[t + k − 2]) over all positions t of texts of the target; NaN where
-    no position was reached. Each is alpha if betas are independent and alike.
+    E(β[t] ··· β[t + k − 1]) / E(β[t] ··· β[t + k − 2]) over all positions t of the target's texts; NaN if no
+    position was reached. Each equals alpha if betas are independent and identically distributed.
     """
     rates = np.full(gamma, np.nan)
-    reached = [np.ones(len(text)) for text in betas]  # by position: chance that k - 1 drafts are accepted
+    reached = [np.ones(len(text)) for text in betas]  # probability that k - 1 tokens are accepted
     for k in range(gamma):
         before = [chances[: len(text) - k] for chances, text in zip(reached, betas, strict=True)]
         reached = [chances * text[k : k + len(chances)] for chances, text in zip(before, betas, strict=True)]

@@ -38,7 +38,7 @@ def setting_option(name: str, default: str = "", text: str = "") -> Callable[[Fu
     return click.option(
         _option(name),
         name,
-        type=_PARSERS.get(name, row.kind),
+        type=_PARSERS.get(name, row.value_type),
         multiple=row.many,
         metavar=row.flag,
         help=f"{text.rstrip('.')} (default: {default})." if default else text,

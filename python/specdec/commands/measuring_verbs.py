@@ -148,7 +148,7 @@ def measure_verb(
 
 @verb(
     "compare",
-    "specdec compare embedded copy lookahead:2,2                  for the bundled target",
+    "specdec compare embedded prompt-lookup lookahead:2,2         for the bundled target",
     "specdec compare --target big small=path/to/small copies=prompt-lookup --prompts mine.txt",
     "specdec compare --target big both=ensemble:prompt-lookup+path/to/small small=path/to/small --gammas 2,4",
 )

@@ -40,7 +40,7 @@ _LONGEST_S = 60.0  # seconds after which no pair starts at all
 _STEADY = 0.15  # largest interquartile range of speed-ups on an idle machine
 _N_WARM_UP = 8  # tokens
 _OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")
-_FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
+_FIGURES = ("new tokens", "target forward passes", "tokens per pass", "tokens per second")
 
 EXIT_DIFFERENT = 1
 

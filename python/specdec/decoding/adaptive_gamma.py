@@ -1,4 +1,4 @@
-"""gamma="auto": how many tokens to draft, learned from the run (section 3.5 of arXiv 2211.17192)."""
+"""gamma="auto": learns online how many tokens to draft (section 3.5 of arXiv 2211.17192)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from specdec.tables import Table
 from specdec.verification.rules import Rule
 
 AUTO_GAMMA = 16
-"""Guesses a round at most, where neither the caller nor the draft says."""
+"""Default maximum of draft tokens per round, if neither the caller nor the draft sets one."""
 
 
 class RunType(NamedTuple):
-    """What acceptance and times depend on: estimates are kept for each kind of run by itself."""
+    """Conditions that acceptance and times depend on; each combination has its own estimates."""
 
     target: Any
     draft: Draft
@@ -29,7 +29,7 @@ class RunType(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable. An id in a key is not used again: the key goes with its object."""
+        """Hashable key. Its ids stay valid: the entry is dropped with its objects."""
         return id(self.target), id(self.draft.identity), self.temperature, self.rule, self.n_threads
 
     def __str__(self) -> str:
@@ -37,33 +37,34 @@ class RunType(NamedTuple):
 
 
 _Learned = tuple[weakref.ref[Any], weakref.ref[Any], str, _core.AdaptiveGamma]
-"""Target, draft, name and estimates of one target and draft, in one way of sampling, on so many threads."""
+"""Target, draft, name and estimates of one target and draft under one sampling and thread setting."""
 
 
 class AdaptiveGamma:
-    """A gamma that chooses itself: drafts until another token's expected gain is below its measured cost.
+    """Adaptive gamma: drafts until another token's expected gain drops below its measured cost.
 
-    The policy with the most tokens per second, lambda = E(tokens) / E(seconds) of a round, drafts another
-    token exactly if the accepted tokens that it is expected to bring are at least lambda times the seconds
-    that it costs. All of it is learned during the run: acceptance by the draft's confidence and the position
-    in the round; seconds of the target by its rows, t(M), and of the draft by its steps; and lambda. Where
-    plain decoding is as fast, rounds are plain, in stretches that grow from 32 to 4096 times what a proposal
-    costs, with a few trial rounds after each. A paused draft reads what it has missed before a trial, so
-    trials come where a text begins, or when one in two hundred tokens' time has saved up that of the reading.
+    The policy that maximizes tokens per second, lambda = E(tokens) / E(seconds) of a round, drafts another
+    token exactly if its expected number of accepted tokens is at least lambda times its cost in seconds.
+    Everything is learned during decoding: acceptance by the draft's confidence and the position in the round;
+    seconds of the target by its rows, t(M), and of the draft by its steps; and lambda. Where plain decoding
+    is as fast, rounds are plain, in stretches that grow from 32 to 4096 times the cost of a proposal, with a
+    few trial rounds after each. A paused draft first processes the tokens it has missed, so trials happen at
+    the start of a text, or when one in two hundred tokens' time has paid for that.
 
-    All calls of ``generate(..., gamma="auto")`` of a process share their estimates, for each target, draft,
-    temperature, rule and number of threads by itself. An `AdaptiveGamma` of your own has its own, which
-    ``print(auto)`` shows; a pickle or a copy has `max_gamma` alone. A draft that decides by itself how much
-    to draft (`Ensemble`, if it is adaptive) is left to it.
+    All calls of ``generate(..., gamma="auto")`` in a process share estimates, kept separately for each
+    target, draft, temperature, rule and number of threads. Your own `AdaptiveGamma` has separate estimates,
+    which ``print(auto)`` shows; pickles and copies keep `max_gamma` only. A draft that chooses its own length
+    (an adaptive `Ensemble`) is left alone.
 
-    With temperature 0 or ``verify="coupled"`` the tokens are those of plain decoding. With the rule
-    "rejection" the output has exactly the target's distribution, but the same seed may give another sample,
-    as how much is drafted depends on measured times.
+    At temperature 0 or with ``verify="coupled"`` the tokens are those of plain decoding. With "rejection" the
+    output has exactly the target's distribution, but the same seed may give another sample, because the
+    number of draft tokens depends on measured times.
 
     Parameters
     ----------
     max_gamma : int, optional
-        Guesses a round at most, 1 to 1024; by default 16, or as many as the draft asks for if that is more.
+        Maximum number of draft tokens per round, 1 to 1024; by default 16, or more if the draft asks for
+        more.
 
     Examples
     --------
@@ -74,45 +75,44 @@ class AdaptiveGamma:
 
     def __init__(self, max_gamma: int | None = None) -> None:
         self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
-        # The last one used comes last. No lock: each step is one operation under the interpreter's lock, and
-        # a forked child, a signal handler or a collected stream would wait for ever for one that `end` holds.
+        # Most recently used last. No lock: each step is atomic under the interpreter's lock, while a forked
+        # child, a signal handler or a collected stream could wait forever for a lock that `end` holds.
         self._learned: dict[tuple[Any, ...], _Learned] = {}
 
     def __reduce__(self) -> tuple[type[AdaptiveGamma], tuple[int | None]]:
         return AdaptiveGamma, (self.max_gamma,)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget all estimates."""
         self._learned.clear()
 
     def limit(self, draft: Draft | None) -> int:
-        """Guesses a round of this draft at most."""
+        """Return the maximum of draft tokens per round with this draft."""
         return self.max_gamma or max(AUTO_GAMMA, 0 if draft is None else draft.gamma)
 
-    def begin(self, kind: RunType) -> _core.AdaptiveGamma:
-        """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
-        found = self._learned.get(kind.key)
+    def begin(self, run_type: RunType) -> _core.AdaptiveGamma:
+        """Return a copy of the estimates to start from; concurrent calls learn separately."""
+        found = self._learned.get(run_type.key)
         return _core.AdaptiveGamma() if found is None else found[-1].copy()
 
-    def end(self, kind: RunType, estimates: _core.AdaptiveGamma) -> None:
-        """Keep what a run has learned; of two at the same time what the one that ends last has."""
-        key = kind.key
+    def end(self, run_type: RunType, estimates: _core.AdaptiveGamma) -> None:
+        """Store what a call has learned; of concurrent calls the last one to end wins."""
+        key = run_type.key
 
         def forget(_: object) -> None:
             self._learned.pop(key, None)
 
-        references = weakref.ref(kind.target, forget), weakref.ref(kind.draft.identity, forget)
+        references = weakref.ref(run_type.target, forget), weakref.ref(run_type.draft.identity, forget)
         self._learned.pop(key, None)
-        self._learned[key] = (*references, str(kind), estimates)
+        self._learned[key] = (*references, str(run_type), estimates)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the last run left, as plain lists and numbers; {} before the first.
+        """Return the estimates after the last call as plain lists and numbers; {} before the first.
 
-        For one sequence: ``gamma``, the best number of guesses a round without a look at confidences; by
-        gamma from 0 the expected ``tokens_per_s``, ``target_s`` of a round with gamma + 1 rows and
-        ``draft_s``; ``chance`` of a guess at each depth, from 1, to be accepted if the one before it is;
-        ``by_confidence``: (confidence, chance at depth 1, number of guesses); ``plain_left``: tokens to come
-        without drafting.
+        For one sequence: ``gamma``, the best fixed gamma; by gamma from 0, the expected ``tokens_per_s``, the
+        seconds ``target_s`` of a pass with gamma + 1 rows and ``draft_s``; ``chance`` of acceptance at each
+        depth from 1, given that the previous token was accepted; ``by_confidence``: (confidence, chance at
+        depth 1, number of draft tokens); ``plain_left``: tokens until the next trial.
         """
         all_learned = self._learned.copy()
         if not all_learned:
@@ -125,7 +125,7 @@ class AdaptiveGamma:
         return {
             "name": name, "gamma": int(rates.argmax()), "tokens_per_s": rates.tolist(),
             "target_s": view["target_s"], "draft_s": view["draft_s"], "chance": view["chance"][1:],
-            "by_confidence": view["by_confidence"], "plain_left": view["rest_left"],
+            "by_confidence": view["by_confidence"], "plain_left": view["pause_left"],
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -135,21 +135,21 @@ class AdaptiveGamma:
             return f"specdec.AdaptiveGamma({of})"
         plain, best = found["tokens_per_s"][0], max(found["tokens_per_s"])
         return (
-            f"<specdec.AdaptiveGamma({of}): {found['name']}: gamma {found['gamma']} is best on average, "
+            f"<specdec.AdaptiveGamma({of}): {found['name']}: best fixed gamma {found['gamma']}, "
             f"{best / plain:.2f} times plain, t(1) {found['target_s'][0] * 1e3:.3g} ms>"
         )
 
     def table(self) -> Table:
-        """What the last run left: every gamma with its times and what is expected of it; a star at the best.
+        """Return a table of each gamma's times and expected speed; a star marks the best.
 
         Raises
         ------
         InputError
-            If there has been no run.
+            If nothing has been decoded yet.
         """
         found = self.to_dict()
         if not found:
-            raise InputError("nothing has been learned yet; expected a run with this gamma before")
+            raise InputError("nothing has been learned yet; generate with this gamma first")
         rows = []
         for gamma in range(max(9, found["gamma"] + 2)):
             star = " ★" if gamma == found["gamma"] else ""
@@ -168,4 +168,4 @@ class AdaptiveGamma:
 
 
 SHARED = AdaptiveGamma()
-"""That of ``gamma="auto"``."""
+"""Shared by all calls with ``gamma="auto"``."""

@@ -1,4 +1,4 @@
-"""`agenerate` and `astream`: for programs with an event loop, which goes on while texts are decoded."""
+"""`agenerate` and `astream`, for programs with an event loop."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from specdec.settings_table import table_of
 _Made = TypeVar("_Made")
 
 _OF_TEXTS = table_of(DecodingOptions, "submit")
-"""Settings that calls need not have in common to share an engine."""
+"""Settings that may differ between calls that share an engine."""
 
 _lock = threading.Lock()
 _shared: dict[tuple[Any, ...], tuple[Engine, int]] = {}
-"""Engines of the calls that are under way, and how many calls each has."""
+"""Engines in use by calls, with the number of calls of each."""
 
 
 class _EngineOfCall:
-    """The engine that is given, or one that calls with the same models share while there are such calls.
+    """The given engine, or one that simultaneous calls with the same models share.
 
-    A class: an event loop that ends closes generators that are open in no order, and so one made by
-    `asynccontextmanager` before the call that is within it.
+    This is a class because an ending event loop closes open generators in no particular order, so an
+    `asynccontextmanager` could be closed before the call inside it.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class _EngineOfCall:
         own = {name: x for name, x in options.arguments().items() if name not in _OF_TEXTS}
         if engine is not None and (target is not None or draft is not None or own):
             given = ["target or draft"] * (target is not None or draft is not None) + sorted(own)
-            found = f"{', '.join(given)} is given with an engine"
-            raise InputError.about("engine", f"{found}; expected None: the engine has its own")
+            found = f"{', '.join(given)} cannot be combined with an engine"
+            raise InputError.about("engine", f"{found}; expected None")
         if engine is None and target is None:
             raise InputError.of("target", target, "a model, or an engine")
         self._engine, self._target, self._draft = engine, target, draft
@@ -83,7 +83,7 @@ class _EngineOfCall:
         own, model = self._settings, as_model("target", self._target)
         draft = None if self._draft is None else open_draft("draft", self._draft, target=model)
         shared = {name: getattr(own, name) for name in ("gamma", "n_threads", "prompt_cache", "node_budget")}
-        # The key holds what the engine need not hold, so that no other object gets its address.
+        # The key holds objects that the engine does not, so that their ids are not reused.
         drafts = None if draft is None else id(draft.identity)
         key = (id(model.core), drafts, own.slots, *shared.values())
         with _lock:
@@ -107,7 +107,7 @@ def _give_back(key: tuple[Any, ...]) -> None:
 
 
 async def _in_thread(work: Callable[[], _Made], undo: Callable[[_Made], object]) -> _Made:
-    """What a function gives in another thread. If the task is cancelled meanwhile, it is undone."""
+    """Return a function's result from another thread; if the task is cancelled meanwhile, undo it."""
     made: list[_Made] = []
     lock, left = threading.Lock(), False
 
@@ -155,24 +155,24 @@ async def agenerate(
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
     n: int = 1, batch_size: int | None = None, node_budget: int | None = None,
 ) -> Result | list[Result] | list[list[Result]]:  # fmt: skip
-    """`specdec.generate` for programs with an event loop.
+    """Asynchronous `specdec.generate`.
 
-    Calls that run at the same time with the same target and draft share an `Engine`, which decodes them
-    together. A task that is cancelled ends its texts.
+    Simultaneous calls with the same target and draft share an `Engine`, which batches them. Cancelling the
+    task stops its sequences.
 
     Parameters
     ----------
     target, draft, prompt, gamma, temperature, ...
-        Those of `specdec.generate`, but for `logits`, `progress` and a callable `gamma`.
+        Those of `specdec.generate`, except `logits`, `progress` and a callable `gamma`.
     engine : Engine, optional
-        An engine that is open, in place of target and draft.
+        An open engine, in place of target and draft.
     prediction, speculative
-        As `Engine.submit` has them; a prediction is one for all prompts.
+        As in `Engine.submit`; one prediction for all prompts.
 
     Returns
     -------
     Result, or list of Result
-        As `specdec.generate`, which also says what is raised.
+        As in `specdec.generate`, errors included.
 
     Examples
     --------
@@ -230,9 +230,9 @@ async def astream(
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
     batch_size: int | None = None, node_budget: int | None = None,
 ) -> AsyncIterator[str]:  # fmt: skip
-    """`specdec.stream` for programs with an event loop: the pieces of a text as they come.
+    """Asynchronous `specdec.stream`: yields the pieces of a text as they come.
 
-    Parameters are those of `agenerate`, with one prompt and one sample. Leaving the iterator ends the text.
+    Takes the parameters of `agenerate`, with one prompt and one sample. Leaving the iterator stops decoding.
 
     Yields
     ------
@@ -247,7 +247,7 @@ async def astream(
     options = DecodingOptions.of_call(arguments)
     async with _EngineOfCall(engine, target, draft, options) as shared:
         if shared.target.tokenizer is None:
-            raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
+            raise InputError("stream yields text, but the target has no tokenizer; use agenerate")
         begun: dict[str, Any] = {"prompt": prompt, "decoder_prompt": decoder_prompt, "messages": messages}
         submit = partial(shared.submit, **begun, **_of_text(options, arguments))
         generation = await _in_thread(submit, Generation.cancel)
@@ -260,7 +260,7 @@ async def astream(
 
 
 def _of_text(options: DecodingOptions, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of each text, with other arguments of the call that `Engine.submit` takes."""
+    """Return the per-sequence settings and other arguments of the call for `Engine.submit`."""
     others = ("tools", "documents", "chat_template_kwargs", "prediction", "speculative")
     own = {name: x for name, x in options.arguments().items() if name in _OF_TEXTS}
     return own | {name: arguments[name] for name in others}

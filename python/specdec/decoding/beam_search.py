@@ -1,4 +1,4 @@
-"""Beam search, plain or by speculation (appendix A.4 of arXiv 2211.17192)."""
+"""Beam search, with or without speculation (appendix A.4 of arXiv 2211.17192)."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def beam_search(
     n_threads: int | None = None, ignore_eos: bool = False, progress: bool = False,
     prompt_cache: PromptCache | None = None,
 ) -> BeamResult:  # fmt: skip
-    """The most probable continuations of a prompt that beam search finds, found by speculation (A.4).
+    """Find the most probable continuations of a prompt by speculative beam search (appendix A.4).
 
-    In each round the draft runs beam search of width `draft_width` for `gamma` steps from the present
-    hypotheses; the target evaluates them and all that the draft chose, width + draft_width · gamma nodes, in
-    one forward pass; then the target's own steps are made for as long as all that they choose was among it
-    (top_w(M_p) ⊆ top_u(M_q)), and one step more. So the beams, tokens and scores, are those of plain beam
-    search with the target alone, bit for bit, for every draft, draft width and gamma.
+    In each round the draft runs a beam search of width `draft_width` for `gamma` steps from the current
+    hypotheses. The target evaluates all of its nodes, width + draft_width · gamma, in one forward pass. Then
+    the target's own steps follow as long as their choices are among these nodes (top_w(M_p) ⊆ top_u(M_q)),
+    plus one step. So beams, tokens and scores equal those of the target's plain beam search bit for bit, for
+    every draft, draft width and gamma.
 
     Parameters
     ----------
     target : Model, path or hub name
-        The model whose continuations these are.
+        The model to search.
     draft : Model, path, hub name or None
-        The model that drafts, with the target's vocabulary. None: plain beam search.
+        The draft model, with the target's vocabulary. None: plain beam search.
     prompt : str or sequence of int
         One prompt; for an encoder-decoder one source.
     decoder_prompt, n_threads, ignore_eos, progress, prompt_cache
@@ -59,39 +59,37 @@ def beam_search(
     width : int, default 4
         Hypotheses kept after each step (w), 1 to 1024; 1 is greedy decoding.
     draft_width : int, optional
-        Width of the draft's search (u), `width` to 1024; by default `width`.
+        Width of the draft's search (u), `width` to 1024; `width` by default.
     gamma : int, default 1
-        Steps of the draft a round, 0 to 1024; 0 is plain beam search.
+        Draft steps per round, 0 to 1024; 0 is plain beam search.
     max_new_tokens : int or None, default 100
-        New tokens at most, at least 1; None goes on until the context is full. The caches have room for
-        `width` continuations of this length that share nothing.
+        Maximum number of new tokens, at least 1; None continues until the context is full. The caches hold
+        `width` continuations of this length without a common prefix.
     length_penalty : float, default 0.0
-        The beams are ordered by score / len(tokens) ** length_penalty. The search goes by the score alone,
-        so this changes the order of what was found, never what is found.
+        Beams are ordered by score / len(tokens) ** length_penalty. The search itself uses the score, so this
+        reorders the beams but does not change them.
     stop : int, str, or an iterable of these, optional
-        A hypothesis ends with one of these tokens, given by id or, if it is special, by name; it keeps its
-        rank among the `width` as long as its score does, and is not continued. `Model.eos_ids` are among
-        them, except with `ignore_eos`.
+        Token ids, or names of special tokens, that end a hypothesis. It then keeps its rank among the `width`
+        as long as its score does, and is not continued. Includes `Model.eos_ids`, except with `ignore_eos`.
 
     Returns
     -------
     BeamResult
-        Up to `width` beams, best first; fewer only where there are fewer continuations of that length.
+        Up to `width` beams, best first; fewer only if fewer continuations exist.
 
     Raises
     ------
     InputError
-        If an argument is out of range, the prompt is empty, holds an id that the target does not have, or
-        fills the context.
+        If an argument is out of range, or the prompt is empty, has an id outside the vocabulary, or fills the
+        context.
     VocabularyMismatchError, CheckpointError, TokenizerError, KeyboardInterrupt
         As `specdec.generate`.
 
     Notes
     -----
-    Scores are sums of ln p at temperature 1. Of equal scores the one whose beginning ranked higher comes
-    first, then the one with the lower token id. The search ends when all `width` hypotheses have ended, or at
-    the length limit. A round easily costs more than the steps it saves: the defaults are the smallest that
-    speculate.
+    Scores are sums of ln p at temperature 1. Ties go to the hypothesis whose prefix ranked higher, then
+    to the lower token id. The search ends when all `width` hypotheses have ended, or at the length limit.
+    A round easily costs more than the steps it saves: the defaults are the smallest that speculate.
 
     Examples
     --------
@@ -111,15 +109,15 @@ def beam_search(
     ignore_eos, progress = check_flag("ignore_eos", ignore_eos), check_flag("progress", progress)
     if type(prompt) in (list, tuple) and prompt and isinstance(prompt[0], str | list | tuple):
         found = f"a list of {number_of(len(prompt), 'prompt')}"
-        raise InputError.of("prompt", prompt, "one prompt for a beam search", found)
+        raise InputError.of("prompt", prompt, "one prompt", found)
     check_prompt_cache(prompt_cache)
     target = as_model("target", target)
     draft = None if draft is None else _checked_draft(draft, target)
     stop_ids = _stop_ids(stop, target, () if ignore_eos else target.eos_ids)
     (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
     ids = PromptIds.of(target, prompt, "prompt", decoder_prompt=start)
-    room = ids.room(target)
-    n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
+    capacity = ids.capacity(target)
+    n_steps = capacity if max_new_tokens is None else min(capacity, max_new_tokens)
     limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"
 
     search = _core.BeamSearch(
@@ -158,27 +156,25 @@ def beam_search(
 
 def _checked_draft(draft: ModelLike, target: Model) -> Model:
     if isinstance(draft, Draft):
-        raise InputError.of("draft", draft, "a Model for a beam search", type_of(draft))
+        raise InputError.of("draft", draft, "a Model", type_of(draft))
     draft = as_model("draft", draft)
     try:
         check_same_vocabulary(target, draft)
     except VocabularyMismatchError as error:
-        expected = "one of the target's vocabulary, None, or specdec.generate, which takes others"
-        raise VocabularyMismatchError(
-            f"{error}; a beam search drafts with a model: expected {expected}"
-        ) from None
+        expected = "a draft with the target's vocabulary, or None (specdec.generate translates)"
+        raise VocabularyMismatchError(f"{error}; expected {expected}") from None
     check_source(draft.config.encoder is not None, target)
     return draft
 
 
 def _stop_ids(stop: Any, target: Model, eos_ids: Iterable[int]) -> list[int]:
-    """The ids that end a hypothesis: given ids, special tokens given by name, and ends of text."""
+    """Return the stop ids: given ids, special tokens given by name, and end-of-text ids."""
     n_vocab, tokenizer = target.config["n_vocab"], target.tokenizer
     rules = StopRules.parse(stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=eos_ids)
     special = {} if tokenizer is None else special_tokens_of(tokenizer)
     for string in rules.strings:
         if special.get(string) not in rules.ids:
-            found = f"the string {shown(string)}, which is no special token"
+            found = f"the string {shown(string)}, which is not a special token"
             raise InputError.of("stop", string, "ids or names of special tokens", found, "holds")
     return sorted(rules.ids)
 
@@ -191,7 +187,7 @@ def _beam(row: _core.BeamRow, ids: PromptIds, target: Model, limit_reason: Finis
 
 
 def _log_penalized(beam: Beam, length_penalty: float) -> float:
-    """ln(-score / len(tokens) ** length_penalty), which no penalty makes overflow."""
+    """Return ln(-score / len(tokens) ** length_penalty), which cannot overflow."""
     log_score = math.log(-beam.score) if beam.score < 0.0 else -math.inf
     return log_score - length_penalty * math.log(len(beam.tokens))
 
@@ -203,21 +199,21 @@ class Beam:
     tokens: list[int]
     """New token ids; with finish reason "stop" the last one is the stop id."""
     text: str | None
-    """Their text, without the stop id. None if the target has no tokenizer."""
+    """Text of the tokens without the stop id. None if the target has no tokenizer."""
     score: float
-    """Sum of ln p of the tokens, the stop id included, under the target at temperature 1."""
+    """Sum of ln p of the tokens, stop id included, under the target at temperature 1."""
     finish_reason: FinishReason
     """As in `Result`: "stop", "length" or "context"."""
 
 
 @dataclass(frozen=True)
 class BeamRound:
-    """What one round did, with the seconds of the draft's forward passes, the target's, and the rest."""
+    """Counts of one round, and seconds of the draft's forward passes, the target's, and the rest."""
 
-    n_nodes: int  # rows of the target's forward pass: the hypotheses and the drafted nodes
-    n_drafted: int  # nodes that the draft chose
-    n_draft_calls: int  # its forward passes
-    n_levels: int  # steps of the search: 1 in plain beam search, up to gamma + 1 by speculation
+    n_nodes: int  # rows of the target's forward pass: hypotheses and draft nodes
+    n_drafted: int  # draft nodes
+    n_draft_calls: int  # forward passes of the draft
+    n_levels: int  # search steps: 1 in plain beam search, else up to gamma + 1
     draft_s: float
     verify_s: float
     other_s: float
@@ -225,19 +221,19 @@ class BeamRound:
 
 @dataclass(frozen=True, repr=False)
 class BeamTrace(RoundTimes):
-    """Every round of a beam search, `rounds`, and `prefill_s`, seconds of reading the prompt."""
+    """All `rounds` of a beam search, and the seconds `prefill_s` of prompt processing."""
 
     rounds: list[BeamRound]
     prefill_s: float
 
     @property
     def n_levels(self) -> int:
-        """Steps of the search: tokens of its longest hypothesis."""
+        """Search steps: tokens of the longest hypothesis."""
         return self._sum("n_levels")
 
     @property
     def n_target_calls(self) -> int:
-        """Forward passes of the target after the prompt: one a round."""
+        """Forward passes of the target after the prompt: one per round."""
         return len(self.rounds)
 
     @property
@@ -247,24 +243,24 @@ class BeamTrace(RoundTimes):
 
     @property
     def n_nodes(self) -> int:
-        """Rows of the target's forward passes together; A.4's compute budget is w + u · gamma a round."""
+        """Rows of all target forward passes; A.4's compute budget is w + u · gamma per round."""
         return self._sum("n_nodes")
 
     @property
     def n_drafted(self) -> int:
-        """Nodes that the draft chose."""
+        """Number of draft nodes."""
         return self._sum("n_drafted")
 
     @property
     def levels_per_call(self) -> float:
-        """Steps for each forward pass of the target: 1 in plain beam search. NaN if there was no round."""
+        """Search steps per forward pass of the target: 1 in plain beam search. NaN without rounds."""
         return self.n_levels / len(self.rounds) if self.rounds else math.nan
 
     def _sum(self, name: str) -> int:
         return sum(getattr(r, name) for r in self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
+        """Return totals and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
         return record(self) | {name: plain(value) for name, value in self._properties().items()}
 
     def __repr__(self) -> str:
@@ -277,9 +273,9 @@ class BeamTrace(RoundTimes):
 
 @dataclass(frozen=True, repr=False)
 class BeamResult:
-    """What a beam search found; iterating over it gives the `beams`, best first.
+    """Beams found by a search; iterating yields the `beams`, best first.
 
-    `trace` says what every round did; `prompt_ids`, `source_ids` and `n_cached_tokens` are as in `Result`.
+    `trace` records every round; `prompt_ids`, `source_ids` and `n_cached_tokens` are as in `Result`.
     """
 
     beams: list[Beam]
@@ -290,7 +286,7 @@ class BeamResult:
 
     @property
     def best(self) -> Beam:
-        """The first of the beams."""
+        """The best beam."""
         return self.beams[0]
 
     def __iter__(self) -> Iterator[Beam]:
@@ -300,7 +296,7 @@ class BeamResult:
         return len(self.beams)
 
     def __str__(self) -> str:
-        """A line a beam: its score, then its text, or its ids where there is no tokenizer."""
+        """One line per beam: its score, then its text, or its ids without a tokenizer."""
         return "\n".join(f"{b.score:9.3f}  {b.tokens if b.text is None else b.text!r}" for b in self.beams)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Constraints on a text: objects that say which tokens may come next."""
+"""Protocols of user-defined constraints and stateful transforms."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Schema: TypeAlias = Mapping[str, Any] | bool | str | type[Any]
 
 
 class ConstraintState(Protocol):
-    """What a `Constraint` knows after some tokens of the new text.
+    """State of a `Constraint` after some tokens of the new text.
 
-    A state is never changed once it has been asked: the state after another token is a `fork`, which gets the
-    token by `advance`. So there are states for all branches of a tree of guesses.
+    States are immutable once used: the state after another token is a `fork` that gets the token by
+    `advance`. So each branch of a draft tree has its own state.
     """
 
     def fork(self) -> ConstraintState:
@@ -24,56 +24,55 @@ class ConstraintState(Protocol):
         ...
 
     def advance(self, token: int) -> object:
-        """The text goes on with a token, one that `mask` allows. What is returned is not looked at."""
+        """Append a token that `mask` allows; the return value is ignored."""
         ...
 
     def mask(self) -> NDArray[np.bool_] | NDArray[np.uint32] | bytes | None:
-        """Which tokens may come next.
+        """Return which tokens may come next.
 
         Returns
         -------
         ndarray of bool [n_vocab], or of uint32 [ceil(n_vocab / 32)], or the bytes of the latter
-            True for those that may; in words bit ``i % 32`` of word ``i // 32``. None: the text is complete,
-            and ends here. A text that may end, but need not, is ended by a token: the end of text is allowed
-            with the others.
+            True (or bit ``i % 32`` of word ``i // 32``) for allowed tokens. None: the text is complete and
+            ends here. If the text may end but need not, allow the end-of-text token too.
         """
         ...
 
 
 @runtime_checkable
 class Constraint(Protocol):
-    """What an object needs to be a ``constraint=``: the one method `start`.
+    """Protocol of a ``constraint=`` object: the one method `start`.
 
-    The distribution of each new token is that of the target under the sampling settings, with the mask before
-    temperature, top-k, nucleus and min-p: forbidden tokens have logits of -inf. A mask must be a function of
-    the tokens alone; it is asked for once for each node of a tree of draft tokens.
+    Each new token is sampled from the target's distribution with forbidden logits at -inf, masked before
+    temperature, top-k, nucleus and min-p. A mask must be a function of the tokens only; it is requested once
+    per node of a draft tree.
     """
 
     def start(self, tokens: Sequence[int]) -> ConstraintState:
-        """The state in which a new text begins, after these token ids of the prompt."""
+        """Return the state at the start of a new text, after these token ids of the prompt."""
         ...
 
 
 class TransformState(Protocol):
-    """What a `StatefulTransform` knows after some tokens; never changed once it has been asked."""
+    """State of a `StatefulTransform` after some tokens; immutable once used."""
 
     def fork(self) -> TransformState:
         """An independent copy."""
         ...
 
     def advance(self, token: int) -> object:
-        """The text goes on with a token. What is returned is not looked at."""
+        """Append a token; the return value is ignored."""
         ...
 
     def __call__(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As a function given as ``transform=``, but without the tokens."""
+        """Transform a distribution, as a ``transform=`` function does, but without the tokens."""
         ...
 
 
 @runtime_checkable
 class StatefulTransform(Protocol):
-    """A ``transform=`` with a state along the text and the draft tokens after it: the method `start`."""
+    """Protocol of a ``transform=`` with state along the text and its draft tokens: the method `start`."""
 
     def start(self, tokens: Sequence[int]) -> TransformState:
-        """The state in which a new text begins, after these token ids of the prompt."""
+        """Return the state at the start of a new text, after these token ids of the prompt."""
         ...

@@ -1,4 +1,4 @@
-"""Continuous batching: one thread decodes the texts of many requests, which join and leave between rounds."""
+"""`Engine`, continuous batching: one thread decodes many requests, which join and leave between rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from specdec.decoding.options import (
 )
 from specdec.decoding.prompt_cache import check_prompt_cache
 from specdec.decoding.prompts import Chat
-from specdec.decoding.request import Drafting, Request, most_guesses
+from specdec.decoding.request import Drafting, Request, max_draft_tokens
 from specdec.decoding.request_queue import ConstraintTurns, Counters, EngineMetrics, RequestQueue
 from specdec.decoding.scheduler import Scheduler
 from specdec.drafts.copies import PREDICTION_GAMMA
@@ -50,58 +50,58 @@ from specdec.verification.rules import ONE_DRAFT_RULES
 __all__ = ["Engine", "EngineMetrics", "Generation", "Piece", "Speculative"]
 
 LONGEST_TEXT: Final = 4096
-"""Tokens that a text may have where the caller does not say, if the context is longer."""
+"""Default of the longest sequence, in tokens, if the context is longer."""
 _SLICE_S: Final = 0.002
-"""Seconds of rounds in a step, while nobody waits for a slot: a model's own round is mostly longer."""
+"""Seconds of rounds per step while no request waits for a slot; one round of a model mostly takes longer."""
 _MOST_DRAFTS: Final = 60
-"""That requests may choose from: each has a bit of 64, and predictions too."""
+"""Maximum number of named drafts: each takes a bit of 64, and so do predictions."""
 
 
 class Engine:
-    """One thread that decodes many requests at once over one target and one draft.
+    """Serves many requests at once over one target, in one thread (continuous batching).
 
-    Requests join and leave between rounds; each has settings of its own. Prompts are read in slices between
-    the rounds of the texts that run, so that no text waits longer than a slice. What a text becomes depends
-    on its own request alone: greedy and coupled texts are those of `specdec.generate` to the bit.
+    Requests join and leave between rounds, each with its own settings. Prompts are processed in slices
+    between the rounds of running sequences, which never wait longer than a slice. The output of a request
+    depends on that request only: greedy and coupled texts equal those of `specdec.generate` bit for bit.
 
     Parameters
     ----------
     target : Model, path or hub name
-        The model whose texts are wanted.
+        The model to sample from.
     draft : Model, path, Draft, object, mapping or None
-        What drafts, as in `specdec.generate`; None: plain decoding. Several by their names: each request
-        chooses one (`Speculative`); the first drafts for those that name none.
+        The draft, as in `specdec.generate`; None: plain decoding. A mapping holds several drafts by name:
+        each request selects one (`Speculative`), by default the first.
     gamma : int, "auto" or AdaptiveGamma, optional
-        Draft tokens of a text in a round at most; "auto" drafts less as the batch fills.
+        Maximum number of draft tokens per sequence and round; "auto" drafts less as the batch fills.
     n_slots : int, default 16
-        Texts that are decoded at once.
+        Number of sequences decoded together.
     n_text : int, optional
-        Tokens of the longest text, prompt and new; by default the context, at most 4096. Memory is taken as
-        texts grow.
+        Longest sequence in tokens, prompt included; by default the context, at most 4096. Memory grows with
+        the sequences.
     max_waiting : int, default 256
-        Texts that wait for a slot at most; more are refused with a `BusyError`.
+        Maximum number of sequences waiting for a slot; more raise a `BusyError`.
     node_budget, n_threads : int, optional
         As in `specdec.generate`.
     max_top_logprobs : int, default 20
-        The most that a request may ask for.
+        Largest `logprobs` of a request.
     predictions : bool, default True
-        Whether requests may come with a prediction, from which draft tokens are copied.
+        Whether requests may include a prediction, from which draft tokens are copied.
     prompt_cache : PromptCache, optional
-        Where texts are kept that were read, for prompts that begin like them; None: nowhere.
+        Cache of earlier texts for prompts with a common prefix; None: no cache.
 
     Attributes
     ----------
     target, n_slots, n_text, max_waiting, max_top_logprobs, n_threads, node_budget
-        As given, or their defaults; the target loaded.
+        As given, or their defaults; the target is loaded.
     draft : Draft or None
-        The one that drafts for requests that name none.
+        The default draft.
     drafts : dict of str to Draft
-        Those that requests may name.
+        Named drafts.
 
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.generate`; also where gamma is a function of the caller's.
+        As `specdec.generate`; also if gamma is a callable.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class Engine:
         threads = self.n_threads
         self._drafts = EngineDrafts(self.target, draft, options, predictions=predicts, n_threads=threads)
         self.draft = self._drafts.drafts[0] if self._drafts.drafts else None
-        # A draft without a name cannot be chosen: then there are no names.
+        # A draft without a name cannot be selected: then there are no names.
         self.drafts = dict(zip(self._drafts.names, self._drafts.drafts, strict=False))
         self._counters = Counters()
         self._queue = RequestQueue(self.n_slots, self.max_waiting, self._counters)
@@ -152,7 +152,7 @@ class Engine:
         atexit.register(self._close_at_exit)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{self.metrics().n_running} texts run"
+        state = "closed" if self.closed else f"{self.metrics().n_running} running"
         return f"<specdec.Engine of {self.target.path} with {self.draft!r}, {self.n_slots} slots: {state}>"
 
     # ---------------------------------------------------------------------------------------- the thread
@@ -169,7 +169,7 @@ class Engine:
             while self._queue.wait_for_work():
                 try:
                     self._step()
-                except BaseException as error:  # a draft of the caller's may raise what it likes
+                except BaseException as error:  # a user-defined draft may raise anything
                     self._begin_again(error)
         except BaseException as error:
             self._queue.close(hurries=True)
@@ -180,7 +180,7 @@ class Engine:
             self._scheduler.close(keep=not self._scheduler.running)
 
     def _step(self) -> None:
-        """Cancel, admit, decode and publish: what is done between two looks at the requests."""
+        """Cancel, admit, decode and publish once."""
         for sample in self._queue.drop_unwanted():
             sample.finish_reason = "cancelled"
             self._end(sample, had_slot=False)
@@ -209,7 +209,7 @@ class Engine:
         generation, now = sample.generation, time.perf_counter()
         try:
             self._scheduler.admit(sample)
-        except BaseException as error:  # a draft of the caller's may raise what it likes
+        except BaseException as error:  # a user-defined draft may raise anything
             sample.fail(error)
             if sample.slot is not None:
                 self._scheduler.finish(sample)
@@ -223,7 +223,7 @@ class Engine:
         self._counters.n_cached_tokens += sample.n_cached
 
     def _publish(self, sample: Sample) -> None:
-        """Hand what is new of a text to its readers."""
+        """Give a sequence's new output to its readers."""
         times = sample.generation.times
         first = times.first_token is None
         sample.generation.publish(sample)
@@ -231,7 +231,7 @@ class Engine:
             self._counters.count_wait("first_token_s", times.first_token - times.submitted)
 
     def _end(self, sample: Sample, *, had_slot: bool = True) -> None:
-        """Tell the readers of a text that it has ended, and free its share of the slots."""
+        """Notify the readers that a sequence has ended, and free its slot."""
         if had_slot:
             self._queue.give_back_slot(sample)
         error: BaseException | None = sample.error
@@ -247,7 +247,7 @@ class Engine:
             self._queue.fail(sample.generation, error, sample)
 
     def _begin_again(self, error: BaseException) -> None:
-        """The session has failed, and with it the texts in its slots; those that wait get another one."""
+        """Replace a failed session: its running sequences fail, the waiting ones continue."""
         failed = self._scheduler
         self._fail(failed.running, error)
         failed.close(keep=False)
@@ -285,36 +285,36 @@ class Engine:
         adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
         n: int = 1,
     ) -> Generation:  # fmt: skip
-        """Let a prompt, or a conversation, be continued; returns at once.
+        """Enqueue a prompt or a conversation; returns immediately.
 
         Parameters
         ----------
         prompt, decoder_prompt, messages, tools, documents, chat_template_kwargs
             As in `specdec.generate`: one prompt or conversation.
         prediction : str or sequence of int, optional
-            What the new text is expected to be like: draft tokens are copied from it.
+            The expected output, such as the original of an edited text: draft tokens are copied from it.
         speculative : Speculative, optional
-            How the request is drafted for; None: as the engine drafts.
+            Drafting options of this request; None: the engine's.
         max_new_tokens, temperature, ...
-            The settings of `specdec.generate` that are a text's own. The folder of an `adapter` is read for
-            the request: give models of :meth:`Model.with_adapter` to many requests.
+            Per-request settings of `specdec.generate`. An `adapter` folder is read for each request: pass a
+            model of :meth:`Model.with_adapter` to reuse it.
 
         Returns
         -------
         Generation
-            Where the pieces of the texts come, and their results.
+            Yields the pieces of the texts and their results.
 
         Raises
         ------
         InputError
-            As `specdec.generate`; also for several prompts, for a prediction that the engine does not take,
-            and where the rule cannot judge what would be drafted.
+            As `specdec.generate`; also for several prompts, for a prediction if the engine has none, or if
+            the rule cannot judge the draft's output.
         ContextLengthError
-            The prompt is too long: an `InputError` too.
+            The prompt is too long (a subclass of `InputError`).
         BusyError
-            Too many texts wait.
+            Too many sequences are waiting.
         EngineClosedError
-            The engine is closed, or its thread is of another process.
+            The engine is closed, or the process was forked after its creation.
         """
         options = DecodingOptions.of_call(locals())
         speculative = Speculative() if speculative is None else speculative
@@ -325,7 +325,7 @@ class Engine:
             options = options.replace(verify=speculative.verify)
         if options.logprobs is not None:
             check_integer("logprobs", options.logprobs, 0, self.max_top_logprobs)
-        self._check_open(options.n)  # before the prompt is encoded
+        self._check_open(options.n)  # before encoding the prompt
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
         request = Request(
             self.target, None, prompt, options, chat, decoder_prompt, n_slots=self.n_slots, n_text=self.n_text
@@ -335,40 +335,40 @@ class Engine:
             raise InputError.of("prompt", prompt, expected, "a list of several")
         n_prompt = len(request.prompts[0].ids)
         if n_prompt >= self.n_text:
-            expected = f"fewer than {self.n_text}, the longest text of the engine"
+            expected = f"fewer than n_text ({self.n_text}) of the engine"
             raise ContextLengthError.of("prompt", prompt, expected, number_of(n_prompt, "token"), "has")
         copied: list[int] | None = None
         if prediction is not None:
             if not self._drafts.takes_predictions:
-                raise InputError.of("prediction", prediction, "None, as the engine takes no predictions")
+                raise InputError.of("prediction", prediction, "None: the engine has predictions=False")
             copied = ids_of("prediction", check_text("prediction", prediction), self.target).tolist()
         core = self._drafts.settings_of(request, speculative, copied)
         self._scheduler.check(core)
         use = None if copied is None else PredictionUse(len(copied))
-        generation = Generation(next(self._ids), request, core, use, self._queue.wake)
+        generation = Generation(next(self._ids), request, core, use, self._queue.notify)
         self._queue.put(generation)
         return generation
 
     def score(self, prompt: Prompt, n_top: int = 0, adapter: Model | None = None) -> Score:
-        """Score a prompt by the target, or a model of it with an adapter, in the calling thread."""
+        """Score a prompt by the target or an adapted target, in the calling thread."""
         return (adapter or self.target).score([prompt], top_logprobs=n_top, n_threads=self.n_threads)[0]
 
     def _check_open(self, n: int) -> None:
-        """Refuse n texts more, if there is no room for them."""
+        """Raise if the engine is closed or cannot take n more sequences."""
         if not self._thread.is_alive() and not self.closed:  # as after a fork
-            found = "the engine's thread is of another process"
-            raise EngineClosedError(f"{found}; expected an engine that was made in this one")
-        self._queue.check_room(n)
+            found = "the engine was created in another process"
+            raise EngineClosedError(f"{found}; create an engine in this one")
+        self._queue.check_capacity(n)
 
     # -------------------------------------------------------------------------------------------- state
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more requests."""
+        """Whether new requests are refused."""
         return self._queue.closing
 
     def metrics(self) -> EngineMetrics:
-        """What it holds now, and what it has done so far."""
+        """Return the present state and the counters."""
         with self._queue.lock:
             n_reading = min(self._scheduler.n_reading, self._queue.n_taken)
             return self._counters.metrics(
@@ -379,9 +379,9 @@ class Engine:
             )
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
-        """Take no more requests, and return when the texts have ended.
+        """Refuse new requests and wait for the running ones to end.
 
-        `drain` lets all texts come to their ends, if they do within `timeout` seconds; others are cancelled.
+        `drain` lets them finish within `timeout` seconds; the rest are cancelled.
         """
         timeout = check_timeout(timeout)
         hurries = not check_flag("drain", drain)
@@ -403,10 +403,10 @@ class Engine:
 
 
 class EngineDrafts:
-    """The drafts of an engine, with copies of predictions; each request uses one of them, or none.
+    """Drafts of an engine, and copying from predictions; each request uses one of them, or none.
 
-    `drafts`, the first of which drafts for requests that name none, have `names` where they are given by
-    name. `of_session` is what drafts in the session.
+    `names` are those of `drafts` if given by name; the first draft is the default. `of_session` is the draft
+    that the session runs.
     """
 
     def __init__(
@@ -414,42 +414,43 @@ class EngineDrafts:
         predictions: bool, n_threads: int,
     ) -> None:  # fmt: skip
         self.names, self.drafts = _opened(draft, target)
-        guesses = [most_guesses(options, one) for one in self.drafts]
-        self._gammas = [most for most, _ in guesses]
+        gammas = [max_draft_tokens(options, one) for one in self.drafts]
+        self._gammas = [most for most, _ in gammas]
         self._prediction_gamma = PREDICTION_GAMMA if predictions else 0
         self._choice: DraftSelection | None = None
         self.of_session = Drafting()
         if predictions or len(self.drafts) > 1:
-            adaptive = options.policy is not None  # an ensemble that adapts decides by itself
+            adaptive = options.policy is not None  # an adaptive ensemble decides by itself
             together = {"predictions": predictions, "adaptive": adaptive}
             self._choice = DraftSelection(self.drafts, self._gammas, **together)
             self.of_session = Drafting(self._choice, self._choice.describe(target), self._choice.most)
         elif self.drafts and self._gammas[0] > 0:
-            (draft,), policy = self.drafts, guesses[0][1]
-            kind = RunType(target, draft, 0.0, "rejection", n_threads)
-            adapted = (policy, kind) if isinstance(policy, AdaptiveGamma) else None
+            (draft,), policy = self.drafts, gammas[0][1]
+            run_type = RunType(target, draft, 0.0, "rejection", n_threads)
+            adapted = (policy, run_type) if isinstance(policy, AdaptiveGamma) else None
             self.of_session = Drafting(draft, draft.describe(target), self._gammas[0], adapted)
 
     @property
     def takes_predictions(self) -> bool:
-        """Whether requests may come with a prediction."""
+        """Whether requests may include a prediction."""
         return self._prediction_gamma > 0
 
     def settings_of(
         self, request: Request, speculative: Speculative, prediction: list[int] | None
     ) -> _core.Settings:
-        """How the texts of a request are decoded; an InputError where no draft has the name that it chooses.
+        """Return a request's settings for the core.
 
-        Raises a CheckpointError where another program has changed the packed file of a draft.
+        Raises an InputError for an unknown draft name, a CheckpointError if a draft's packed file has
+        changed.
         """
         for draft in self.drafts:
             for model in draft.readers:
-                _ = model.core  # compares its packed file, if it is mapped from one
+                _ = model.core  # checks its packed file, if mapped from one
         plain, index = self._chosen(speculative.draft)
         predicted = bool(prediction) and not plain
         gamma = self._gammas[index] if index is not None else 0
         if predicted and request.rule in ONE_DRAFT_RULES and not request.sampling.greedy:
-            index, gamma = None, 0  # copies alone, as two drafts side by side cannot be judged
+            index, gamma = None, 0  # the prediction only: this rule cannot judge two drafts
         if gamma == 0:
             index = None
         if self._choice is not None:
@@ -464,10 +465,10 @@ class EngineDrafts:
         return request.settings(0, gamma=min(gamma, MAX_GAMMA), drafters=drafters, prediction=copied)
 
     def _chosen(self, draft: bool | str) -> tuple[bool, int | None]:
-        """(whether a request is decoded plainly, which draft it uses, if any)."""
+        """Return (whether the request is decoded without drafts, index of its draft or None)."""
         if isinstance(draft, str):
             if draft not in self.names:
-                expected = " or ".join(map(repr, self.names)) or "True or False: the draft has no name"
+                expected = " or ".join(map(repr, self.names)) or "True or False (the draft has no name)"
                 raise InputError.of("speculative.draft", draft, expected)
             return False, self.names.index(draft)
         if not check_flag("speculative.draft", draft):
@@ -478,14 +479,14 @@ class EngineDrafts:
 def _opened(
     draft: DraftLike | Mapping[str, DraftLike] | None, target: Model
 ) -> tuple[list[str], list[Draft]]:
-    """(the names of the drafts, if they have any, the drafts)."""
+    """Return (names of the drafts if named, drafts)."""
     if not isinstance(draft, Mapping):
         return [], [] if draft is None else [_one("draft", draft, target)]
     if not 1 <= len(draft) <= _MOST_DRAFTS:
         raise InputError(f"draft has {len(draft)} drafts; expected 1 to {_MOST_DRAFTS}")
     for name in draft:
         if not isinstance(name, str) or not name:
-            raise InputError(f"draft has the name {shown(name)}; expected a str of a character at least")
+            raise InputError(f"draft has the name {shown(name)}; expected a non-empty str")
     return list(draft), [_one(f"draft[{name!r}]", one, target) for name, one in draft.items()]
 
 

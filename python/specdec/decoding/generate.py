@@ -1,4 +1,4 @@
-"""Text from a target and a draft: `generate` gives it whole, `stream` as it comes."""
+"""`generate` and `stream`: text from a target and a draft."""
 
 from __future__ import annotations
 
@@ -92,148 +92,147 @@ def generate(
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
 
     The output has exactly the target's distribution under the sampling settings, whatever the draft and
-    gamma; at temperature 0 it is equal to plain decoding, tokens and logits, bit for bit.
+    gamma. At temperature 0 it equals plain decoding (no draft, one token per target forward pass): same
+    tokens and same logits, bit for bit.
 
     Parameters
     ----------
     target : Model, path or hub name
-        The model whose text this is. A path or name is loaded by `specdec.load`, for this call alone and in
-        the checkpoint's own number format.
+        The model to sample from. A path or hub name is loaded by `specdec.load` for this call only, in the
+        checkpoint's own number format.
     draft : Model, path, hub name, Draft, object or None
-        A smaller model with the target's vocabulary, another draft from `specdec.drafts`, or an object of
-        your own with the method `propose` (`specdec.drafts.Drafter`). None: plain decoding, a token a run.
+        A smaller model with the target's vocabulary, another draft from `specdec.drafts`, or any object with
+        a `propose` method (`specdec.drafts.Drafter`). None: plain decoding.
     prompt : str, sequence of int, or a list of these
         One prompt as text or token ids, or several that are decoded together; a list of integers is one
-        prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with it.
-        Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken too;
-        what has two dimensions is several prompts. Of an encoder-decoder this is the source, what is
-        translated or summarized; the new text begins with the target's own `Model.decoder_start`.
+        prompt. Text is encoded with the target's tokenizer, with BOS if the model was trained with it.
+        Tensors, BatchEncodings of transformers (without their padding) and pandas Series work too; two
+        dimensions mean several prompts. For an encoder-decoder this is the source, and the new text begins
+        with `Model.decoder_start`.
     decoder_prompt : str, sequence of int, or a list of these, optional
-        Of an encoder-decoder: what the new text continues, one for all sources or one for each. A text is
-        encoded without special tokens.
+        Encoder-decoder only: the start of the output, one for all sources or one for each. Text is encoded
+        without special tokens.
     messages : list of dict, or a list of these
-        In place of a prompt: a conversation, messages with "role" and "content", or several. The chat
-        template makes the prompt (`Model.chat_template`, extra ``jinja2``), and the token with which it ends
-        a message is among the stops. The new text is the reply, or the rest of an assistant's last message.
+        A conversation (messages with "role" and "content") in place of a prompt, or several. The chat
+        template renders the prompt (`Model.chat_template`, extra ``jinja2``); its end-of-message token
+        becomes a stop. The output is the reply, or the continuation of a final assistant message.
     tools, documents : list of dict, optional
-        For the chat template: JSON schemas of functions, and texts to cite.
+        Passed to the chat template: JSON schemas of functions, and documents to cite.
     chat_template_kwargs : mapping, optional
-        Further keyword arguments of `specdec.ChatTemplate.render`, the template's own variables among them.
+        More keyword arguments of `specdec.ChatTemplate.render`, including the template's own variables.
     gamma : int, "auto", AdaptiveGamma or callable, optional
-        Draft tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
-        for, 4 unless it says otherwise.
+        Maximum number of draft tokens per round, 0 to 1024; 0 is plain decoding. By default what the draft
+        asks for, usually 4.
 
-        "auto" drafts until another token's expected gain is below its measured cost, and not at all where
-        that is fastest; see `AdaptiveGamma`, also on what a seed then gives.
+        "auto" drafts until another token's expected gain drops below its measured cost, and stops drafting
+        where plain decoding is faster; see `AdaptiveGamma`, also about seeds.
 
-        A callable is your own policy: before every round of every sequence ``gamma(rounds)`` is given the
-        `Round` objects of that sequence so far and returns how many tokens to draft, 0 to its attribute
-        ``max_gamma`` (16 if it has none).
+        A callable is your own policy: before every round of every sequence, ``gamma(rounds)`` receives the
+        sequence's `Round` objects so far and returns how many tokens to draft, from 0 to its attribute
+        ``max_gamma`` (16 by default).
     max_new_tokens : int or None, default 200
-        New tokens at most, at least 1; None goes on until the context is full.
+        Maximum number of new tokens, at least 1; None continues until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
     min_tokens, no_repeat_ngram_size, bad_words
         Sampling settings, see `Sampling`. Temperature 0 is the argmax.
     draft_sampling : Sampling, optional
-        The draft's own settings (section 6 of the paper); by default those of the target. They change how
-        often drafts are accepted, never the distribution of the output.
+        The draft's own settings (section 6 of the paper); by default the target's. They change the acceptance
+        rate, never the distribution of the output.
     transform : callable, optional
-        ``transform(probs, tokens)`` is given the distribution of the next token after the settings above,
-        float64 [n_vocab], and the token ids so far, prompt included; it returns the one to sample from,
-        [n_vocab], which need not sum to 1. At temperature 0 all mass is on the argmax, and the argmax of what
-        it returns is taken. It must be a function of its arguments alone: it is called once for every
-        verified position, even if that is then dropped. For one with a state see `StatefulTransform`.
+        ``transform(probs, tokens)`` receives the distribution of the next token after the settings above
+        (float64, [n_vocab]) and the token ids so far, prompt included. It returns the distribution to sample
+        from, [n_vocab], normalized or not. At temperature 0 the input is one-hot at the argmax, and the
+        argmax of the result is taken. It must depend on its arguments only: it is called once per verified
+        position, including positions that are then dropped. For stateful ones see `StatefulTransform`.
     schema, regex, grammar : optional
-        What each new text must be, one of them: a JSON schema (a dict, True for any JSON, its text, or a
-        class with the method ``model_json_schema``), a regular expression that the whole text matches, or a
-        grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The distribution is the
-        target's, masked and renormalized token by token, after penalties and biases and before the
-        temperature. Forced tokens need no draft. The text ends where it is complete; the end-of-text ids may
-        come where it may end. A stop or `max_new_tokens` may cut it short.
+        Constraint on each new text, at most one of them: a JSON schema (a dict, True for any JSON, its text,
+        or a class with the method ``model_json_schema``), a regular expression for the whole text, or a
+        grammar in Lark or GBNF syntax. Needs ``llguidance`` (extra ``guided``). Tokens are sampled from the
+        target's distribution, masked and renormalized token by token, after penalties and biases and before
+        the temperature. Forced tokens need no draft. Generation ends when the text is complete; end-of-text
+        ids are allowed where it may end. A stop or `max_new_tokens` may cut it short.
     constraint : Constraint, optional
-        A constraint of your own: an object with the method ``start(tokens)``.
+        Your own constraint: an object with the method ``start(tokens)``.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
-        The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
-        accepts more with gamma above 1. With "coupled" a seed gives the same tokens for every draft and
-        gamma, and in plain decoding by that rule. "k-sequential" differs from "rejection" only where a draft
-        has several tokens for one position, "classical" is there to compare with. "block" takes chains only,
-        and "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one.
+        The verification rule, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
+        accepts more with gamma above 1. With "coupled", a seed gives the same tokens for every draft and
+        gamma, plain decoding included. "k-sequential" differs from "rejection" only for drafts with several
+        tokens per position; "classical" is for comparison. "block" takes chains only, "k-sequential" takes
+        chains and independent samples. At temperature 0 all rules are greedy.
     lenience : float, default 1.0
-        l of appendix A.5, above 0, for "rejection": below 1 more drafts are accepted and the output is no
-        longer exact, but no token is more than 1 / l times as probable as under the target. At temperature 0
-        a draft is accepted if the target finds it at least l times as probable as its most probable token.
+        l of appendix A.5, above 0, for "rejection". Below 1, more drafts are accepted and the output is no
+        longer exact, but no token becomes more than 1 / l times as probable as under the target. At
+        temperature 0 a draft is accepted if its probability is at least l times the target's maximum.
     seed : int, or a list with an entry for each prompt, optional
-        Key of the random numbers. With an int s, prompt i of a batch uses (s, i). An entry of a list is an
-        int s, which stands for (s, 0), or a pair (s, i), such as a `Result.seed`. None draws a fresh seed,
-        which the result records. Equal seeds and settings give equal runs, whatever else is in the batch (but
-        see `node_budget`).
+        Key of the random numbers. With an int s, prompt i of a batch uses the key (s, i). A list has one
+        entry per prompt: an int s, short for (s, 0), or a pair (s, i), such as a `Result.seed`. None draws a
+        fresh seed, which the result records. Equal seeds and settings give equal outputs, whatever else is in
+        the batch (except with `node_budget`).
     stop : str, int, or a list of these, optional
-        The text ends before the first of these strings to be completed, or before the first of these token
-        ids, exactly where plain decoding ends it. A string that contains the name of a special token is also
-        matched by the token: "<|im_end|>" is the id of that token, "END<|im_end|>" three letters and the
-        token after them; of several names either all are tokens or all are text. `Model.eos_ids` of the
-        target are always among the stops, except with `ignore_eos`.
+        Stop strings and stop token ids. The text ends before the first stop string to be completed or the
+        first stop id, exactly where plain decoding ends it. A string that contains the name of a special
+        token also matches the token itself: ``<|im_end|>`` matches that id, ``END<|im_end|>`` three letters
+        followed by it; if a string has several names, all match as tokens or all as text. The target's
+        `Model.eos_ids` always stop, except with `ignore_eos`.
     n_threads : int, optional
-        Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
+        Number of compute threads; by default `SPECDEC_NUM_THREADS`, or the CPUs this process may use. It
         does not change the output.
     logits : bool, default False
-        Keep the target's logits that each new token was chosen from, in `Result.logits`.
+        Keep the target's logits for each new token in `Result.logits`.
     logprobs : int, optional
-        Keep ln p of each new token, in `Result.logprobs`, and of so many of the most probable tokens in its
-        place, in `Result.top_logprobs`; 0: of the token alone. Neither draft, gamma nor batch changes a bit
+        Keep the log-probability of each new token in `Result.logprobs`, and those of this many most probable
+        alternatives in `Result.top_logprobs`; 0: the token only. Draft, gamma and batch do not change a bit
         of them.
     logprobs_of : {"model", "sampling"}
-        Which distribution `logprobs` are of: that of the target's logits as they are, as `Model.score` has
-        it; or the one that is sampled from, after all settings and the `transform`, which is called once more
-        for each new token. With a `lenience` below 1 only "model".
+        The distribution that `logprobs` refer to: "model" is the softmax of the target's logits, as in
+        `Model.score`; "sampling" is the distribution sampled from, after all settings and the `transform`
+        (one more call per new token). Only "model" with a `lenience` below 1.
     prompt_logprobs : int, optional
-        The same of each token of the prompt but the first, by "model": `Result.prompt_logprobs` and
-        `Result.prompt_top_logprobs`. Several prompts are read once more for it.
+        The same for each prompt token but the first, by "model": `Result.prompt_logprobs` and
+        `Result.prompt_top_logprobs`. Several prompts need an extra pass.
     ignore_eos : bool, default False
-        Go on past the ids that end a text, `Model.eos_ids`.
+        Continue after the end-of-text ids, `Model.eos_ids`.
     prompt_cache : PromptCache, optional
-        Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
-        not computed, and this text becomes one of them. It changes no result.
+        Cache of earlier texts: the longest prefix that a prompt shares with one of them is copied, not
+        computed, and this text is added to the cache. It does not change results.
     adapter : Model, path, or sequence of these, optional
-        A LoRA adapter of the target: a model of its :meth:`Model.with_adapter`, or the folder of an adapter,
-        which is read for this call; one for all prompts, or a list with one or None for each. The draft stays
-        the same. Each result is that of its adapted target alone, bit for bit.
+        A LoRA adapter of the target: a model from :meth:`Model.with_adapter` or an adapter folder, read for
+        this call; one for all prompts, or a list with one or None for each. The draft is unchanged. Each
+        result equals that of its adapted target alone, bit for bit.
     n : int, default 1
-        How many samples of each prompt, which is read once for all of them. The results are those of `n`
-        equal prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has an
-        entry for each sample, prompt by prompt.
+        Samples per prompt; the prompt is processed once for all of them. The results equal those of `n` equal
+        prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has one entry
+        per sample, prompt by prompt.
     batch_size : int, optional
-        How many prompts are decoded at once, at least 1, by default 16; memory is taken for so many texts of
-        the greatest length. When a text ends, the next prompt takes its slot. It changes no result.
+        Number of prompts decoded together, by default 16; memory is reserved for that many texts of maximum
+        length. When a text ends, the next prompt takes its slot. It does not change results.
     node_budget : int, optional
-        Positions that the target is run on in a round at most, all sequences together, at least
-        `batch_size`. Each sequence has one, and draft tokens share the rest equally. It changes no result at
-        temperature 0 nor with "coupled"; with another rule the tokens of a seed, not their distribution,
-        depend on what else is in the batch.
+        Maximum number of positions per target forward pass, over all sequences, at least `batch_size`. Each
+        sequence gets one; draft tokens share the rest equally. It does not change results at temperature 0 or
+        with "coupled"; with other rules the tokens of a seed, not their distribution, depend on the batch.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
     Returns
     -------
     Result, or list of Result
-        A list, in order, if `prompt` was a list of prompts. With `n` above 1 a list of the samples in place
-        of each result.
+        A list, in order, if `prompt` is a list of prompts. With `n` above 1, each entry is a list of samples.
 
     Raises
     ------
     InputError
-        If an argument is out of range or does not fit the target, a callable gamma or a transform returns
-        something else than it may, or penalties and biases leave no token. Its attributes, and the message,
-        name the argument, its value and what is expected.
+        If an argument is out of range or does not fit the target, a callable gamma or a transform returns an
+        invalid value, or penalties and biases leave no token. The message and the attributes name the
+        argument, its value and what is expected.
     ConstraintError
-        If a schema, regular expression or grammar cannot be read, is too large, or no text satisfies it.
+        If a schema, regular expression or grammar cannot be read, is too large, or matches no text.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError
         If a path cannot be loaded.
     NotFiniteError
-        If the target or the draft computes a number that is not finite. Its attribute `result` is what there
-        was before; the message names the layer and the position.
+        If the target or the draft computes a non-finite number. Its attribute `result` holds the output so
+        far; the message names the layer and the position.
     KeyboardInterrupt
         On Ctrl-C, within a round.
 
@@ -255,7 +254,7 @@ def generate(
         for sequence, round_ in decode(Scheduler.of(request, sequences), sequences):
             if shown is None:
                 continue
-            if sequence.finish_reason is not None:  # what it could still have had is not to come
+            if sequence.finish_reason is not None:  # it needs fewer tokens than reserved
                 shown.total -= request.limit(sequence.index)[0] - len(sequence.tokens)
             shown.update(round_.kept)
     return request.arranged([sequence.result() for sequence in sequences])
@@ -283,16 +282,16 @@ def stream(
     prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
 ) -> Stream:  # fmt: skip
-    """Continue one prompt, giving its text as rounds finish.
+    """Continue one prompt and yield its text as rounds finish.
 
-    Parameters and errors are those of `generate`; they are checked at the call, not at the first piece. Text
-    that may be the beginning of a stop string, or of a character, is held back until that is decided. The
-    pieces add up to `Result.text`. The target must have a tokenizer.
+    Takes the parameters and raises the errors of `generate`, at the call, not at the first piece. Text
+    that may be part of a stop string or of an incomplete character is held back until that is decided. The
+    pieces concatenate to `Result.text`. The target must have a tokenizer.
 
     Returns
     -------
     Stream
-        An iterator of str, which has the `Result` in its attribute `result` when it has ended.
+        An iterator of str; its attribute `result` is the `Result` once it has ended.
 
     Examples
     --------
@@ -304,16 +303,16 @@ def stream(
     request = Request(target, draft, prompt, options, chat, decoder_prompt)
     if request.is_batch:
         name, found = "prompt" if chat is None else "messages", f"a list of {len(request.prompts)}"
-        raise InputError.of(name, None, "one for stream, several for generate", found)
+        raise InputError.of(name, None, "one prompt (generate takes several)", found)
     if request.target.tokenizer is None:
-        raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
+        raise InputError("stream yields text, but the target has no tokenizer; use generate")
     return Stream(request)
 
 
 class Stream(Iterator[str]):
-    """The pieces of a text as they come; `stream` makes it.
+    """Iterator over the pieces of a text, made by `stream`.
 
-    It may be left before its end: `close`, or the end of a ``with`` block, frees the run's memory.
+    You may stop before its end: `close`, or the end of a ``with`` block, frees the memory.
     """
 
     def __init__(self, request: Request) -> None:
@@ -345,13 +344,13 @@ class Stream(Iterator[str]):
 
     @property
     def result(self) -> Result:
-        """The whole result, or what there was before a `NotFiniteError`; RuntimeError before the end."""
+        """Return the whole result, or the part before a `NotFiniteError`; RuntimeError before the end."""
         if self._result is None:
-            raise RuntimeError("there is no result: the stream has not come to its end")
+            raise RuntimeError("there is no result yet: the stream has not ended")
         return self._result
 
     def close(self) -> None:
-        """End the run now and free its memory; idempotent."""
+        """Stop decoding and free the memory; idempotent."""
         self._pieces.close()
         self._scheduler.close()
 

@@ -1,4 +1,4 @@
-"""One request of an engine: what comes of its texts, for readers in other threads and in event loops."""
+"""`Generation`, one request of an engine, readable from other threads and from event loops."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from specdec.verification.rules import DecodingRule
 
 @dataclass(frozen=True)
 class Speculative:
-    """How one request is drafted for; the distribution of its text never depends on it.
+    """Per-request drafting options of an engine; they never change the output's distribution.
 
-    `draft`: False is plain decoding, without a prediction too; a name chooses one of the engine's drafts.
-    `gamma`: draft tokens a round at most. `verify`: the rule, in place of the request's.
+    `draft`: False is plain decoding, without a prediction too; a name selects one of the engine's drafts.
+    `gamma`: maximum of draft tokens per round. `verify`: the rule, in place of the request's.
     """
 
     draft: bool | str = True
@@ -36,18 +36,18 @@ class Speculative:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is new of one sample since its last piece."""
+    """New output of one sample since its last piece."""
 
     index: int
-    """The sample."""
+    """Index of the sample."""
     text: str
-    """Never taken back; what may be a part of a character, or begin a stop string, is held back."""
+    """Final text; characters that may be incomplete or begin a stop string are held back."""
     tokens: list[int]
-    """Those of a stop string or stop id are among them, their text is not in `text`."""
+    """New token ids, including those of a stop string or stop id, whose text is not in `text`."""
     logprobs: list[float] | None
-    """ln p of the tokens, if asked for."""
+    """Log-probabilities of the tokens, if requested."""
     top_logprobs: TopLogProbs | None
-    """The most probable tokens in the place of each, the best first, if asked for."""
+    """Most probable tokens at each position, best first, if requested."""
     finish_reason: FinishReason | None
     """As in `Result`, with `stop`, in the last piece of a sample, which may have no tokens."""
     stop: str | int | None
@@ -55,24 +55,24 @@ class Piece:
 
 @dataclass
 class GenerationTimes:
-    """Moments of a request by `time.perf_counter`; None for what has not come."""
+    """Times of a request by `time.perf_counter`; None for what has not happened yet."""
 
     submitted: float
-    started: float | None = None  # the first of its samples got a slot
+    started: float | None = None  # when its first sample got a slot
     first_token: float | None = None
     ended: float | None = None
 
 
 @dataclass
 class PredictionUse:
-    """What became of a prediction: its tokens, and guesses copied from it, in all samples."""
+    """Use of a prediction over all samples: its tokens, and draft tokens copied from it."""
 
     n_tokens: int
     n_accepted: int = 0
     n_rejected: int = 0
 
     def count(self, round_: Round, origins: tuple[int, ...]) -> tuple[int, int]:
-        """Add the guesses of a round, with an origin of 0 those from the prediction: (accepted, rejected)."""
+        """Count a round's draft tokens; origin 0 marks those from the prediction: (accepted, rejected)."""
         right, depths, n_accepted, n_rejected = [True], [0], 0, 0
         for token, parent, origin in zip(round_.drafted, round_.parents, origins, strict=True):
             depth = depths[parent] + 1
@@ -87,24 +87,24 @@ class PredictionUse:
 
 
 class Sample(Sequence):
-    """A sequence of a request of an engine. The engine's thread alone writes it, but for `cancelled`."""
+    """One sequence of an engine request. Only the engine's thread writes it, except `cancelled`."""
 
     def __init__(
         self, request: Request, index: int, settings: _core.Settings, generation: Generation
     ) -> None:
         super().__init__(request, index, settings)
         self.generation = generation
-        self.cancelled = False  # nobody wants it any more
-        self.ended = False  # and its readers know how
-        self.copied = (0, 0)  # draft tokens from a prediction in its last round: accepted, rejected
+        self.cancelled = False  # set by readers
+        self.ended = False  # set by the engine's thread
+        self.copied = (0, 0)  # (accepted, rejected) tokens of the prediction in the last round
         self.last_turn = 0  # number of its last turn in `ConstraintTurns`
         self.final: Result | None = None
-        self._texts: list[str] = []  # of the next piece
-        self._ready = self._given = (0, 0)  # tokens, rounds of `logprobs`: for pieces, and in them
+        self._texts: list[str] = []  # text of the next piece
+        self._ready = self._given = (0, 0)  # (tokens, rounds of `logprobs`) ready for pieces, and given
         self._gave_last = False
 
     def take(self, done: _core.SlotRound) -> Round:
-        """See `Sequence.take`; counts what became of draft tokens that were copied from a prediction."""
+        """Extend `Sequence.take`: also count draft tokens copied from a prediction."""
         prediction = self.generation.prediction
         self.copied = (0, 0)
         if done.origins is not None and done.error is None and prediction is not None:
@@ -113,68 +113,68 @@ class Sample(Sequence):
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something for a piece."""
+        """Whether a new piece can be made."""
         return self._ready != self._given or bool(self._texts) or (self.ended and not self._gave_last)
 
     def gather(self, text: str) -> None:
-        """Put what is new into the next piece, with this text."""
+        """Add new text and tokens to the next piece."""
         if text:
             self._texts.append(text)
         self._ready = len(self.tokens), len(self.logprobs)
 
     def take_piece(self) -> Piece:
-        """What is new since the last piece."""
+        """Return the next piece."""
         n_top = self.request.options.logprobs
         (begin, first), (end, last) = self._given, self._ready
-        laws, text = self.logprobs[first:last], "".join(self._texts)
+        logprobs, text = self.logprobs[first:last], "".join(self._texts)
         self._gave_last, self._given, self._texts = self.ended, self._ready, []
         return Piece(
             self.index, text, self.tokens[begin:end],
-            None if n_top is None else [x for log_probs, _, _ in laws for x in log_probs.tolist()],
-            [pairs for _, top, of_top in laws for pairs in top_pairs(top, of_top)] if n_top else None,
+            None if n_top is None else [x for log_probs, _, _ in logprobs for x in log_probs.tolist()],
+            [pairs for _, top, of_top in logprobs for pairs in top_pairs(top, of_top)] if n_top else None,
             self.finish_reason if self.ended else None, self.stop if self.ended else None,
         )  # fmt: skip
 
 
 class Generation:
-    """A request that an `Engine` carries out: `Engine.submit` makes it.
+    """A request running in an `Engine`, made by `Engine.submit`.
 
-    Iterate over it for its `Piece`s, in a thread or with ``async for``, or wait for its results. Nothing is
-    lost if nobody reads: pieces that wait are merged. A reader that leaves should call `cancel`.
+    Iterate over it for its `Piece` objects, in a thread or with ``async for``, or wait for its results.
+    Unread pieces are merged, so nothing is lost. A reader that stops early should call `cancel`.
 
     Attributes
     ----------
     id : int
-        Number of the request in its engine, from 1 on.
+        Number of the request in its engine, from 1.
     n_cached_tokens : int or None
-        Tokens of the prompt that a prompt cache had; None as long as no sample has a slot.
+        Prompt tokens found in the prompt cache; None until a sample has a slot.
     created : float
-        When it was submitted, by `time.time`.
+        Submission time, by `time.time`.
     times : GenerationTimes
     prediction : PredictionUse or None
-        What became of the prediction; None where the request has none.
+        Use of the prediction; None without one.
     request, samples : Request, list of Sample
-        What was asked for, checked; the samples, which the engine's thread alone writes.
+        The validated request; its samples, written by the engine's thread only.
     """
 
     def __init__(
         self, id: int, request: Request, settings: _core.Settings, prediction: PredictionUse | None,
-        wake: Callable[[], None],
+        notify_engine: Callable[[], None],
     ) -> None:  # fmt: skip
         self.id, self.request, self.prediction = id, request, prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())
         self.samples = [Sample(request, i, settings, self) for i in range(len(request.prompts))]
         self.n_cached_tokens: int | None = None
-        self._wake = wake
+        self._notify_engine = notify_engine
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._n_open = len(self.samples)
-        self._turn = 0  # the sample whose piece comes next
+        self._turn = 0  # the next sample to yield a piece
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     def __repr__(self) -> str:
-        return f"<specdec.Generation {self.id}: {self.n - self._n_open} of {self.n} samples have ended>"
+        return f"<specdec.Generation {self.id}: {self.n - self._n_open} of {self.n} samples ended>"
 
     @property
     def n(self) -> int:
@@ -183,7 +183,7 @@ class Generation:
 
     @property
     def prompt_ids(self) -> list[int]:
-        """The prompt as the models see it."""
+        """Prompt token ids as the models received them."""
         return self.samples[0].prompt.ids
 
     @property
@@ -194,18 +194,18 @@ class Generation:
     # ------------------------------------------------------------------------------------------ readers
 
     def cancel(self, index: int | None = None) -> None:
-        """End the samples, or one of them, within a round: `finish_reason` "cancelled"; idempotent."""
+        """Stop all samples, or one, within a round: `finish_reason` becomes "cancelled"; idempotent."""
         chosen = self.samples
         if index is not None:
             chosen = [self.samples[check_integer("index", index, 0, self.n - 1)]]
         for sample in chosen:
             sample.cancelled = True
-        self._wake()
+        self._notify_engine()
 
     def next(self, timeout: float | None = None) -> Piece | None:
-        """The next piece; None when all have been given.
+        """Return the next piece, or None after the last.
 
-        Raises TimeoutError after `timeout` seconds without one, or what has ended the request alone: an
+        Raises TimeoutError after `timeout` seconds without a piece, or the error that ended this request: an
         exception of its transform, or a `NotFiniteError`.
         """
         with self._changed:
@@ -226,29 +226,29 @@ class Generation:
             yield piece
 
     def results(self, timeout: float | None = None) -> list[Result]:
-        """Wait until all samples have ended; may be called while iterating, and after; raises as `next`."""
+        """Wait for all samples and return their results, also during or after iteration; raises as `next`."""
         with self._changed:
             self._wait(lambda: self.done, timeout)
         return self._results()
 
     def result(self, timeout: float | None = None) -> Result:
-        """That of the only sample, as `results`."""
+        """Return the result of the only sample, as `results`."""
         self._check_single()
         return self.results(timeout)[0]
 
     async def aresults(self) -> list[Result]:
-        """`results`, for event loops."""
+        """Return `results`, for event loops."""
         await self._wait_in_loop(lambda: self.done)
         return self._results()
 
     async def aresult(self) -> Result:
-        """`result`, for event loops."""
+        """Return `result`, for event loops."""
         self._check_single()
         return (await self.aresults())[0]
 
     def _check_single(self) -> None:
         if self.n != 1:
-            raise InputError(f"there are {self.n} samples; expected one, or a call of results")
+            raise InputError(f"there are {self.n} samples; use results for several")
 
     def _results(self) -> list[Result]:
         if self._error is not None:
@@ -257,7 +257,7 @@ class Generation:
 
     def _wait(self, is_there: Callable[[], bool], timeout: float | None) -> None:
         if not self._changed.wait_for(is_there, timeout := check_timeout(timeout)):
-            raise TimeoutError(f"there was nothing within {timeout} s")
+            raise TimeoutError(f"no output within {timeout} s")
 
     async def _wait_in_loop(self, is_there: Callable[[], bool]) -> None:
         waiter = _, event = asyncio.get_running_loop(), asyncio.Event()
@@ -276,7 +276,7 @@ class Generation:
         return self.done or any(sample.has_news for sample in self.samples)
 
     def _take(self) -> Piece | None:
-        """What waits of the next sample that has something; with the lock."""
+        """Return the next sample's piece; the caller holds the lock."""
         for i in range(self.n):
             sample = self.samples[(self._turn + i) % self.n]
             if sample.has_news:
@@ -289,7 +289,7 @@ class Generation:
     # ----------------------------------------------------------------------------- the engine's thread
 
     def publish(self, sample: Sample) -> None:
-        """Give what is new of a sample to the readers."""
+        """Make a sample's new output available to readers."""
         text = sample.take_text()
         with self._changed:
             sample.gather(text)
@@ -298,7 +298,7 @@ class Generation:
             self._notify()
 
     def end(self, sample: Sample) -> None:
-        """A sample has ended: make its result."""
+        """Make the result of a sample that has ended."""
         result = sample.result()
         with self._changed:
             sample.final, sample.ended = result, True
@@ -308,7 +308,7 @@ class Generation:
             self._notify()
 
     def fail(self, error: BaseException, sample: Sample | None = None) -> bool:
-        """The request has failed, by one of its samples or as a whole; returns False if it had before."""
+        """Fail the request for an error in one or all samples; return False if it had failed before."""
         if sample is not None:
             sample.fail(error)
             sample.ended = True
@@ -326,6 +326,6 @@ class Generation:
 
     def _notify(self) -> None:
         self._changed.notify_all()
-        for loop, event in tuple(self._waiters):  # readers come and go in threads of their own
-            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        for loop, event in tuple(self._waiters):  # other threads add and remove readers
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)

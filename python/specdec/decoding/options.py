@@ -1,4 +1,4 @@
-"""The table of all settings, `DecodingOptions`, and what the functions share that take them as arguments."""
+"""`DecodingOptions`, the table of all settings, and helpers of the functions that take them as arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specdec.checks import check_integer, check_items
 from specdec.containers import Container
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.constraint import Constraint, Schema, StatefulTransform
-from specdec.decoding.guided.grammars import ConstraintKind, json_text
+from specdec.decoding.guided.grammars import ConstraintType, json_text
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, shown, type_of
@@ -35,18 +35,18 @@ __all__ = [
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
-"""A caller's function of the rounds so far that says how many tokens to draft."""
+"""A caller's function that maps the rounds so far to the number of tokens to draft next."""
 Gamma: TypeAlias = int | Literal["auto"] | AdaptiveGamma | Policy | None
 Stop: TypeAlias = str | int | Iterable[str | int] | None
 Seed: TypeAlias = int | Sequence[int | tuple[int, int]] | None
 Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | StatefulTransform
 LogprobsOf: TypeAlias = Literal["model", "sampling"]
-"""Which distribution log-probabilities are of: the model's own, or the one that is sampled from."""
+"""The distribution that log-probabilities refer to: the model's own, or the one sampled from."""
 AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 _MOST_SAMPLES = 2**20
-CONSTRAINTS: Final = (*get_args(ConstraintKind), "constraint")
+CONSTRAINTS: Final = (*get_args(ConstraintType), "constraint")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -66,7 +66,7 @@ def _check_gamma(name: str, gamma: Any) -> Gamma:
 
 
 def _check_adapter(name: str, adapter: Any) -> Any:
-    """Return one adapter as it is, several as a list of their own."""
+    """Return one adapter unchanged, several as a new list."""
     expected = "a model of Model.with_adapter, the folder of an adapter, or None"
     several = isinstance(adapter, list | tuple)
     given = check_items(name, adapter, f"{expected}, or a list of these") if several else [adapter]
@@ -92,11 +92,10 @@ def _check_transform(name: str, given: Any) -> Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingOptions(Sampling):
-    """The settings of `specdec.generate` in one object: those of `Sampling` and all others.
+    """All settings of `specdec.generate` in one object; a superset of `Sampling`.
 
-    The docstring of `specdec.generate` explains each. What can be checked without a model is checked when the
-    object is made, by an InputError that names the argument. Objects are compared by their values, and can be
-    pickled where their values can.
+    `specdec.generate` documents each setting. The constructor validates what it can without a model and
+    raises an `InputError` that names the argument. Instances compare by value.
 
     Examples
     --------
@@ -107,31 +106,31 @@ class DecodingOptions(Sampling):
 
     gamma: Gamma = other(
         None, _check_gamma, scope="engine", flag="N",
-        help="Drafted tokens a round, or 'auto': as many as pay.",
+        help="Draft tokens per round, or 'auto' (adaptive).",
     )  # fmt: skip
-    max_new_tokens: int | None = integer(200, 1, optional=True, flag="N", help="New tokens at most.")
+    max_new_tokens: int | None = integer(200, 1, optional=True, flag="N", help="Maximum of new tokens.")
     draft_sampling: Sampling | None = other(None, _check_draft_sampling)
     transform: Transform | None = other(None, _check_transform)
-    schema: Schema | None = other(None, flag="FILE", help="The text has the JSON schema in this file.")
-    regex: str | None = other(None, flag="PATTERN", help="The whole text matches this regular expression.")
-    grammar: str | None = other(None, flag="FILE", help="The text has this file's grammar, Lark or GBNF.")
+    schema: Schema | None = other(None, flag="FILE", help="JSON schema file that the text must match.")
+    regex: str | None = other(None, flag="PATTERN", help="Regular expression that the whole text must match.")
+    grammar: str | None = other(None, flag="FILE", help="Grammar file, Lark or GBNF, for the text.")
     constraint: Constraint | None = other(None)
     verify: DecodingRule = choice("rejection", DECODING_RULES, flag="RULE", help=", ".join(DECODING_RULES))
     lenience: float = number(
         1.0, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0, flag="L",
-        help="Below 1 is not exact.",
+        help="Lenience of the rejection rule; below 1 the output is not exact.",
     )  # fmt: skip
-    seed: Seed = other(None, kind=int, flag="S", help="Of the random numbers.")
+    seed: Seed = other(None, value_type=int, flag="S", help="Random seed.")
     stop: Stop = other(
-        None, flag="TEXT", many=True, help="End before this text or special token; may be repeated."
+        None, flag="TEXT", many=True, help="Stop before this text or special token; may be repeated."
     )
     n_threads: int | None = integer(
         None, 1, MAX_THREADS, scope="engine", flag="N",
-        help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand.",
+        help="Default: SPECDEC_NUM_THREADS, or the available CPUs.",
     )  # fmt: skip
     logits: bool = flag(scope="logits")
     logprobs: int | None = integer(
-        None, 0, flag="K", help="ln p of tokens and of the K likeliest (with --json)."
+        None, 0, flag="K", help="Log-probability of each token and of the K likeliest (with --json)."
     )
     logprobs_of: LogprobsOf = choice("model", get_args(LogprobsOf))
     prompt_logprobs: int | None = integer(None, 0)
@@ -140,10 +139,10 @@ class DecodingOptions(Sampling):
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = other(None, _check_adapter)
     n: int = integer(
         1, 1, _MOST_SAMPLES, scope="samples", flag="N",
-        help="So many of each prompt, read once (with --json).",
+        help="Samples per prompt (with --json).",
     )  # fmt: skip
     batch_size: int | None = integer(
-        None, 1, scope="batch", flag="N", help="Prompts decoded at once with --lines (default: 16)."
+        None, 1, scope="batch", flag="N", help="Prompts decoded together with --lines (default: 16)."
     )
     node_budget: int | None = integer(None, 1, scope="batch")
     progress: bool = flag(scope="display")
@@ -157,7 +156,7 @@ class DecodingOptions(Sampling):
             found = f"'sampling' with a lenience of {shown(self.lenience)}"
             expected = "'model': the output is then not drawn from the distribution of the settings"
             raise InputError.of("logprobs_of", self.logprobs_of, expected, found)
-        _ = self.threads  # checks the environment variable
+        _ = self.threads  # validate the environment variable
 
     def _check_constraints(self) -> None:
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
@@ -177,54 +176,54 @@ class DecodingOptions(Sampling):
         return partial(DecodingOptions, **self.arguments()), ()
 
     def replace(self, **changes: Unpack[SampleOptions]) -> DecodingOptions:
-        """Return a copy with other values; InputError for one out of range, or a name that is no setting."""
+        """Return a copy with some values changed; raises `InputError` for a bad value or unknown name."""
         return DecodingOptions.of_arguments({**self.arguments(), **changes})
 
     def arguments(self) -> dict[str, Any]:
-        """Return the settings that are not the defaults, as keyword arguments of `specdec.generate`."""
+        """Return the settings that differ from the defaults, as keyword arguments of `specdec.generate`."""
         rows = table_of(DecodingOptions).items()
         values = ((name, getattr(self, name), row.default) for name, row in rows)
         return {name: x for name, x, default in values if type(x) is not type(default) or x != default}
 
     @cached_property
     def sampling(self) -> Sampling:
-        """The target's sampling settings alone."""
+        """Sampling settings of the target."""
         return Sampling(**{name: getattr(self, name) for name in table_of(Sampling)})
 
     @cached_property
     def threads(self) -> int:
-        """Threads to compute with: `n_threads`, or what this machine has."""
+        """Number of compute threads: `n_threads`, or this machine's default."""
         return check_threads(self.n_threads)
 
     @property
     def slots(self) -> int:
-        """Texts that are decoded at once: `batch_size`, or 16."""
+        """Number of sequences decoded together: `batch_size`, or 16."""
         return 16 if self.batch_size is None else self.batch_size
 
     @property
     def policy(self) -> AdaptiveGamma | Policy | None:
-        """What chooses gamma round by round; None where gamma is a number."""
+        """Adaptive or user-defined controller of gamma; None for a fixed gamma."""
         if self.gamma == "auto":
             return SHARED
         return None if self.gamma is None or isinstance(self.gamma, int | str) else self.gamma
 
     @classmethod
     def of_arguments(cls, arguments: Mapping[str, Any]) -> DecodingOptions:
-        """Make the options of keyword arguments whose names nobody has checked."""
+        """Make options from keyword arguments, rejecting unknown names."""
         known = table_of(cls)
         for name in arguments:
             if name not in known:
-                raise InputError(f"{shown(name)} is no setting{_meant(name, known)}")
+                raise InputError(f"{shown(name)} is not a setting{_meant(name, known)}")
         return cls(**arguments)
 
     @classmethod
     def of_call(cls, given: Mapping[str, Any]) -> DecodingOptions:
-        """Pick the settings among the local variables of a call's first line."""
+        """Make options from the local variables of a public function."""
         return cls(**{name: given[name] for name in table_of(cls) if name in given})
 
 
 class TextOptions(SamplingOptions, total=False):
-    """The settings of single texts, `gamma` and `batch_size`, for type checkers: those of `specdec.ray`."""
+    """Per-request settings plus `gamma` and `batch_size`, for type checkers (`specdec.ray`)."""
 
     gamma: Gamma
     max_new_tokens: int | None
@@ -246,7 +245,7 @@ class TextOptions(SamplingOptions, total=False):
 
 
 class BatchOptions(TextOptions, total=False):
-    """The settings of `specdec.generate` for one sample of each prompt, for type checkers."""
+    """Settings of `specdec.generate` for one sample per prompt, for type checkers."""
 
     seed: Seed
     n_threads: int | None
@@ -257,7 +256,7 @@ class BatchOptions(TextOptions, total=False):
 
 
 class CallOptions(BatchOptions, total=False):
-    """These settings, and the other keyword arguments of `specdec.generate`, for type checkers."""
+    """These settings plus the other keyword arguments of `specdec.generate`, for type checkers."""
 
     decoder_prompt: Prompt | Sequence[Prompt] | Container | None
     tools: Sequence[Mapping[str, Any]] | None
@@ -272,7 +271,7 @@ class SampleOptions(BatchOptions, total=False):
 
 
 def door(function: Function) -> Function:
-    """Let a function that takes settings refuse unknown ones by the name that was likely meant."""
+    """Decorate a function that takes settings: unknown names raise a TypeError with a suggestion."""
     known = inspect.signature(function).parameters
 
     @wraps(function)
@@ -287,7 +286,7 @@ def door(function: Function) -> Function:
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """The end of an error about a setting that is not known."""
+    """Return a suggestion to append to the error about an unknown setting."""
     if name in table_of(DecodingOptions):
         scope = table_of(DecodingOptions)[name].scope
         return f"; {', '.join(of for of, scopes in DOORS.items() if scope in scopes)} have it"
@@ -303,4 +302,4 @@ _ELSEWHERE: Final = {
     "num_threads": "n_threads", "lora_request": "adapter", "num_return_sequences": "n",
     "min_new_tokens": "min_tokens", "bad_words_ids": "bad_words",
 }  # fmt: skip
-"""What settings are called in other libraries."""
+"""Names of settings in other libraries."""

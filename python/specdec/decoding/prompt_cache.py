@@ -1,4 +1,4 @@
-"""What was read before, kept from call to call: keys and values of texts that prompts may begin with."""
+"""`PromptCache`, prefix caching across calls: keys and values of earlier texts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DEFAULT_BYTES = 1 << 30
 
 
 def check_prompt_cache(prompt_cache: object) -> None:
-    """Refuse what is neither a prompt cache nor None."""
+    """Raise unless the argument is a prompt cache or None."""
     if prompt_cache is not None and not isinstance(prompt_cache, PromptCache):
         expected = "a specdec.PromptCache, or None"
         raise InputError.of("prompt_cache", prompt_cache, expected, type_of(prompt_cache))
 
 
 _Text = tuple[_core.Model, NDArray[np.int32], tuple[int, ...] | None]
-"""Whose text it is, its tokens [n_tokens], and the source that they attend to."""
+"""(model, tokens [n_tokens], source of an encoder-decoder)."""
 
 
 def _text(model: _core.Model, tokens: Sequence[int], source: Sequence[int] | None) -> _Text:
@@ -39,17 +39,17 @@ def _text(model: _core.Model, tokens: Sequence[int], source: Sequence[int] | Non
 @dataclass(frozen=True)
 class _Entry:
     text: _core.CachedText
-    tokens: NDArray[np.int32]  # [n_tokens] of the text
+    tokens: NDArray[np.int32]  # [n_tokens]
     n_bytes: int
     source: tuple[int, ...] | None
 
     def begins(self, text: _Text, captures: Sequence[int]) -> int:
-        """How many tokens can be copied to another text, with the hidden states `captures`."""
+        """Return how many tokens another text can copy, with the hidden states `captures`."""
         n_common = self.n_common(text)
         return n_common if n_common >= self.text.n_low and set(captures) <= set(self.text.captures) else 0
 
     def n_common(self, text: _Text) -> int:
-        """How many tokens another text begins with as this one does."""
+        """Return the length of the common prefix with another text."""
         model, tokens, source = text
         if self.text.model is not model or self.source != source:
             return 0
@@ -59,29 +59,29 @@ class _Entry:
 
 
 class PromptCache:
-    """Texts that models have read, so that a prompt which begins like one of them is not read again.
+    """Prefix cache: keeps texts that models have processed, so that common prefixes are not computed again.
 
-    Given as ``generate(..., prompt_cache=cache)``, it keeps every text when its run ends, prompt and new
-    tokens, and the next prompt is read from where it agrees with none of them. That changes no bit of any
-    result. In an encoder-decoder a text is one of the same source, which is then not read again either. Draft
-    models (`drafts.ModelDraft`) keep their texts there too. A `beam_search` keeps the prompt, and what all
-    its hypotheses begin with.
+    With ``generate(..., prompt_cache=cache)``, every finished text is kept, prompt and new tokens; the next
+    prompt is processed from where it differs from all of them. No bit of any result changes. For an
+    encoder-decoder a text matches only with the same source, which is then not encoded again. Draft models
+    (`drafts.ModelDraft`) keep their texts too. A `beam_search` keeps the prompt and the common prefix of its
+    hypotheses.
 
-    Of a model whose prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``) a prompt begins with
-    whole slices of 256 tokens of another prompt, not with generated tokens. A layer that attends to a window
-    keeps the end of a text alone: a prompt that leaves the text some 128 tokens before its end or earlier is
-    read from its beginning. A draft that reads hidden states of the target (`drafts.DecodingHeads`) keeps
-    them with its texts, in 4 bytes a number; texts of runs without such a draft are read again.
+    If prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``), a prompt reuses whole slices of
+    256 tokens of other prompts, and no generated tokens. Layers with sliding-window attention keep only the
+    end of a text: a prompt that differs more than about 128 tokens before that end is processed from the
+    start. Drafts that read the target's hidden states (`drafts.DecodingHeads`) store them with the texts, 4
+    bytes per number; texts from calls without such a draft are processed again.
 
-    Texts that were used least recently are dropped where all would take more than `max_bytes`. A text that
-    continues another takes its place. One cache may serve several models and threads. A pickle or a copy is
-    an empty cache of the same size.
+    The least recently used texts are dropped when the total exceeds `max_bytes`. A text that continues
+    another replaces it. One cache may serve several models and threads. Pickles and copies are empty caches
+    of the same size.
 
     Parameters
     ----------
     max_bytes : int, default 1 GiB
-        Memory of the keys and values at most. A token takes 2 · layers · key-value heads · head size numbers,
-        of 2 bytes in a bf16 cache. A text that is larger by itself is not kept.
+        Maximum memory of keys and values. A token takes 2 · layers · key-value heads · head size numbers, of
+        2 bytes each in a bf16 cache. A text that is larger than this is not kept.
 
     Examples
     --------
@@ -103,17 +103,17 @@ class PromptCache:
 
     @property
     def max_bytes(self) -> int:
-        """Memory of the keys and values at most."""
+        """Maximum memory of keys and values, in bytes."""
         return self._max_bytes
 
     @property
     def n_bytes(self) -> int:
-        """Memory that they take now; what a run is reading at the moment may stay a little longer."""
+        """Memory in use, in bytes; what a running call is copying may stay a little longer."""
         with self._lock:
             return self._used()
 
     def __len__(self) -> int:
-        """How many texts are kept."""
+        """Number of texts in the cache."""
         with self._lock:
             return len(self._entries)
 
@@ -132,9 +132,9 @@ class PromptCache:
         self, model: _core.Model, prompt: Sequence[int], source: Sequence[int] | None = None,
         captures: Sequence[int] = (),
     ) -> _core.CachedText | None:  # fmt: skip
-        """The text that agrees longest with a prompt of a model; None if none begins like it.
+        """Return the text with the longest common prefix with a prompt of a model, or None.
 
-        `source` is the encoder's input; each token of the text must have the hidden states `captures`.
+        `source` is the encoder's input; the text must have the hidden states `captures` for each token.
         """
         wanted = _text(model, prompt, source)
         with self._lock:
@@ -142,7 +142,7 @@ class PromptCache:
             longest = max(agreed, default=0)
             if longest == 0:
                 return None
-            # Of equally long ones that which was used last.
+            # Ties go to the most recently used.
             at = len(agreed) - 1 - agreed[::-1].index(longest)
             self._entries.append(self._entries.pop(at))
             return self._entries[-1].text
@@ -152,10 +152,10 @@ class PromptCache:
         copy: Callable[[], _core.CachedText], source: Sequence[int] | None = None,
         captures: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        """Keep a text of a model, unless one that is kept has it or there is no room for it.
+        """Keep a text of a model, unless the cache has it or it does not fit.
 
-        `tokens` is what is known of it, `copy` makes the copy that is kept, of `n_bytes`, from which others
-        begin with `n_low` tokens at least; `source` and `captures` are as in `find`.
+        `tokens` are those computed, `copy` makes the copy to keep, of `n_bytes`, of which others can reuse at
+        least `n_low` tokens; `source` and `captures` are as in `find`.
         """
         known = _text(model, tokens, source)
         if not len(tokens):
@@ -180,7 +180,7 @@ class PromptCache:
         try:
             text = copy()
         except MemoryError:
-            pass  # what memory has no room for is not kept
+            pass  # out of memory: do not keep it
         finally:
             with self._lock:
                 self._promised -= n_bytes
@@ -192,20 +192,20 @@ class PromptCache:
 
 
 class PrefixCacheAdapter:
-    """A prompt cache for the models that read the texts of a session: target, adapted models, drafts."""
+    """Prompt cache of the models that process a session's texts: target, adapted models, drafts."""
 
     def __init__(self, cache: PromptCache, target: Model, draft: Draft | None) -> None:
         self._cache, self._target, self._draft = cache, target, draft
 
     def _readers(self, own: Model) -> list[Model]:
-        """The models that read a text of a model, itself among them."""
+        """Return the models that process a text of a model, including itself."""
         of_draft = () if self._draft is None else self._draft.readers
         return list({model.core: model for model in [*of_draft, own]}.values())
 
     def begin(self, session: _core.Session, slot: int, prompt: PromptIds, own: Model) -> int:
-        """Begin the prompt in a slot with what is kept of it; return how many tokens its own model then has.
+        """Start a prompt in a slot from the cache; return how many tokens its model then has.
 
-        `own` is the model whose text it is: the target, or the target with an adapter.
+        `own` is the model of the text: the target, or the target with an adapter.
         """
         n_cached = {}
         for model in self._readers(own):
@@ -218,7 +218,7 @@ class PrefixCacheAdapter:
         return n_cached[own.core]
 
     def keep(self, session: _core.Session, slot: int, own: Model) -> None:
-        """Keep what each model has read of the text in a slot; else as `begin`."""
+        """Keep what each model has computed of the text in a slot; `own` as in `begin`."""
         for model in self._readers(own):
             tokens, source, n_bytes, n_low = session.cached_size(slot, model.core)
             copy, captures = (

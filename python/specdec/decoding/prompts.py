@@ -1,4 +1,4 @@
-"""What a text begins with, as the models see it: prompts, sources, and conversations as prompts."""
+"""Prompts, sources and conversations as token ids."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specdec.models.tokenizer import ByteTokenizer, StreamDecoder
 
 @dataclass(frozen=True)
 class PromptIds:
-    """A prompt as the models see it.
+    """Token ids of a prompt.
 
-    `ids`, at least one, are followed by the new text, which continues that of `text_ids` (none in a chat's
-    reply). In an encoder-decoder `ids` begin with `Model.decoder_start`, and the encoder reads `source`.
+    The new text follows `ids` (at least one) and continues the text of `text_ids` (none in a chat reply). For
+    an encoder-decoder, `ids` begin with `Model.decoder_start`, and the encoder reads `source`.
     """
 
     ids: list[int]
@@ -29,12 +29,12 @@ class PromptIds:
     def of(
         cls, target: Model, prompt: Any, name: str, *, decoder_prompt: Any = None, own_text: bool = False
     ) -> PromptIds:
-        """Check and encode a prompt, called `name` in messages; for an encoder-decoder the source.
+        """Check and encode a prompt (an encoder-decoder's source), called `name` in messages.
 
-        `own_text`: the new text is a text by itself. InputError for a prompt without ids, or without room.
+        `own_text`: the new text does not continue the prompt. Raises for a prompt that is empty or too long.
         """
         if target.config.encoder is None:
-            ids = _ids_with_room(target, prompt, name)
+            ids = _fitting_ids(target, prompt, name)
             return cls(ids, [] if own_text else ids)
         try:
             source: list[int] = target.source_ids(prompt).tolist()
@@ -42,34 +42,34 @@ class PromptIds:
             raise InputError.about(name, f"{name}: {error}") from None
         text_ids: list[int] = []
         if decoder_prompt is not None:
-            text_ids = _ids_with_room(target, decoder_prompt, f"decoder_prompt of {name}")
+            text_ids = _fitting_ids(target, decoder_prompt, f"decoder_prompt of {name}")
         elif not target.decoder_start:
             expected = "a decoder_prompt, or a target language by Model.with_languages"
-            found = f"{target.path} names no ids that its texts begin with"
+            found = f"{target.path} defines no decoder start ids"
             raise InputError.about(name, f"{name}: {found}; expected {expected}")
         return cls([*target.decoder_start, *text_ids], text_ids, source)
 
     @property
     def given(self) -> list[int]:
-        """What `specdec.generate` takes as its prompt for these ids, without a decoder_prompt."""
+        """Prompt to pass to `specdec.generate` for these ids, without a decoder_prompt."""
         return self.ids if self.source is None else self.source
 
-    def room(self, model: Model) -> int:
-        """New tokens that a model's context has room for."""
+    def capacity(self, model: Model) -> int:
+        """Return how many new tokens fit a model's context."""
         return model.config.n_ctx - len(self.ids)
 
     def source_of(self, model: Model) -> list[int] | None:
-        """What a model reads in addition to the text: the source, if the model has an encoder."""
+        """Return the source if a model has an encoder, else None."""
         return None if model.config.encoder is None else self.source
 
     def source_text(self, target: Model) -> str | None:
-        """The source as text; None where there is none, or no tokenizer of sources."""
+        """Return the source as text; None without a source or a tokenizer for it."""
         if self.source is None or target.source_tokenizer is None:
             return None
         return target.source_tokenizer.tokenizer.decode(self.source)
 
     def stream_decoder(self, model: Model) -> StreamDecoder | None:
-        """From the new tokens to their text; a space at its beginning stays if there is text before it."""
+        """Return a decoder of the new tokens; it keeps a leading space if text precedes it."""
         tokenizer = model.tokenizer
         if tokenizer is None:
             return None
@@ -80,8 +80,8 @@ class PromptIds:
         return StreamDecoder(tokenizer, continuing=continuing)
 
 
-def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
-    """The ids of a prompt, without those of `Model.decoder_start`, with room for another in the context."""
+def _fitting_ids(target: Model, prompt: Any, name: str) -> list[int]:
+    """Encode a prompt, without `Model.decoder_start`; raises if the context has no room for a new token."""
     n_ctx, start = target.config.n_ctx, target.decoder_start
     try:
         ids: list[int] = target.check_ids(prompt, minimum=0 if start else 1).tolist()
@@ -97,12 +97,12 @@ def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
 
 
 def decoder_prompts_of(target: Model, decoder_prompt: Any, n_sources: int, is_batch: bool) -> list[Any]:
-    """What each text of an encoder-decoder continues: one prompt for all, or one for each source."""
+    """Return the decoder prompt of each sequence: one for all, or one per source."""
     name = "decoder_prompt"
     if decoder_prompt is None:
         return [None] * n_sources
     if target.config.encoder is None:
-        expected = f"None, as {target.path} has no encoder: a text continues its prompt"
+        expected = f"None, as {target.path} has no encoder"
         raise InputError.of(name, decoder_prompt, expected, "given")
     given, several = prompts_of(name, decoder_prompt)
     if not several:
@@ -115,7 +115,7 @@ def decoder_prompts_of(target: Model, decoder_prompt: Any, n_sources: int, is_ba
 
 @dataclass(frozen=True)
 class Chat:
-    """Conversations to be answered, whether they came as a list, and variables of the chat template."""
+    """Conversations to answer, and the variables of the chat template."""
 
     conversations: list[Messages]
     is_batch: bool
@@ -127,7 +127,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] | None, documents: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any] | None,
     ) -> Chat | None:  # fmt: skip
-        """The chat in the arguments of a call; None where there is a prompt instead."""
+        """Return the chat in the arguments of a call; None if they have a prompt instead."""
         if messages is None:
             given = {"tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs}
             for name, value in given.items():
@@ -145,7 +145,7 @@ class Chat:
         return cls(*conversations_of(messages), {**variables, "tools": tools, "documents": documents})
 
     def prompts(self, target: Model) -> list[list[int]]:
-        """The token ids of each conversation for a target; raises as `specdec.Model.chat_ids`."""
+        """Return the token ids of each conversation; raises as `specdec.Model.chat_ids`."""
         if target.config.encoder is not None:
             expected = f"a source, as the third argument: {target.path} is an encoder-decoder"
             raise InputError.of("messages", self.conversations, expected, "given", verb="are")
@@ -160,6 +160,6 @@ class Chat:
         return prompts
 
     def begins_reply(self, index: int) -> bool:
-        """Whether the new text is a message of its own, not the rest of the conversation's last one."""
+        """Whether the output is a new message rather than the continuation of the last one."""
         how = (self.variables.get(name) for name in ("add_generation_prompt", "continue_final_message"))
         return begins_reply(self.conversations[index], *how)

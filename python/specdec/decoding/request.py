@@ -1,4 +1,4 @@
-"""A run that is asked for: options, models and prompts, checked against each other."""
+"""A request: options, models and prompts, checked against each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunType
 from specdec.decoding.constraint import Constraint
-from specdec.decoding.guided.grammars import ConstraintKind
+from specdec.decoding.guided.grammars import ConstraintType
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
@@ -32,21 +32,21 @@ from specdec.verification.sampling import TRUNCATIONS, Sampling
 
 
 class Drafting(NamedTuple):
-    """What drafts in a session (None: nothing), as the core takes it, and for how many tokens a round."""
+    """The draft of a session for the core (None: plain decoding), and its maximum of draft tokens."""
 
     draft: Draft | None = None
     description: Description | None = None
     gamma: int = 0
     adaptive: tuple[AdaptiveGamma, RunType] | None = None
-    """What chooses gamma round by round, and what its estimates are of."""
+    """Controller of gamma, and the key of its estimates."""
 
 
 class Request:
-    """What is to be decoded, checked before anything begins: no argument fails half-way.
+    """A decoding request, fully validated before decoding begins.
 
-    Models given by path are loaded, and the prompts are encoded: those of the `chat`, or in `prompt`, or
-    sources whose texts continue `decoder_prompt`. An engine says how many slots it has, and how long a text
-    may be. Raises as `specdec.generate`.
+    Loads models given by path and encodes the prompts: those of the `chat` or of `prompt`, for an
+    encoder-decoder with `decoder_prompt`. An engine passes its number of slots and its longest text. Raises
+    as `specdec.generate`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Request:
         chat: Chat | None = None, decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
         n_slots: int | None = None, n_text: int | None = None,
     ) -> None:  # fmt: skip
-        # What is cheap is checked before models are loaded.
+        # Cheap checks come before models are loaded.
         if chat is None:
             _check_given(prompt)
             given, self.is_batch = prompts_of("prompt", prompt)
@@ -69,20 +69,20 @@ class Request:
             least = check_integer("node_budget", options.node_budget, self.n_slots)
             self.node_budget = min(least, self.n_slots * (MAX_GAMMA + 1))
         self.seeds = seeds_of(options.seed, n_texts)
-        """Key (seed, sequence) of each text's random numbers."""
+        """RNG stream key (seed, sequence) of each sequence."""
 
         self.target = as_model("target", target)
         models = adapted_models(self.target, options, len(given), is_batch=self.is_batch)
         self._models = None if models is None else [model for model in models for _ in range(n)]
         opened = None if draft is None else open_draft("draft", draft, optional=True, target=self.target)
-        description = None if opened is None else opened.describe(self.target)  # refuses what does not fit
+        description = None if opened is None else opened.describe(self.target)  # raises if it does not fit
         check_source(opened is not None and opened.reads_source, self.target)
         n_vocab, tokenizer = self.target.config.n_vocab, self.target.tokenizer
         asked, self.rule = _target_sampling(options)
         self.sampling = self.draft_sampling = asked.for_vocabulary(n_vocab, tokenizer)
-        guessed = options.draft_sampling or options.sampling
-        if guessed is not asked:
-            self.draft_sampling = guessed.for_vocabulary(n_vocab, tokenizer)
+        drafting_settings = options.draft_sampling or options.sampling
+        if drafting_settings is not asked:
+            self.draft_sampling = drafting_settings.for_vocabulary(n_vocab, tokenizer)
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
                 check_integer(name, getattr(options, name), 0, n_vocab)
@@ -93,35 +93,35 @@ class Request:
         prompts = _prompt_ids(self.target, given, self.is_batch, chat, decoder_prompt)
         self.prompts = [ids for ids in prompts for _ in range(n)]
         self.constraint = constraint_of(options, self.target, sorted(ends))
-        gamma, self.policy = most_guesses(options, opened)
+        gamma, self.policy = max_draft_tokens(options, opened)
         self.drafting = Drafting()
         if opened is None or gamma == 0:
             self.policy = None
         else:
-            kind = RunType(self.target, opened, self.sampling.temperature, self.rule, options.threads)
-            adaptive = (self.policy, kind) if isinstance(self.policy, AdaptiveGamma) else None
+            run_type = RunType(self.target, opened, self.sampling.temperature, self.rule, options.threads)
+            adaptive = (self.policy, run_type) if isinstance(self.policy, AdaptiveGamma) else None
             self.drafting = Drafting(opened, description, gamma, adaptive)
 
     def model(self, index: int) -> Model:
-        """Whose text a sequence is."""
+        """Return the model, adapted or not, of a sequence."""
         return self.target if self._models is None else self._models[index]
 
     def limit(self, index: int) -> tuple[int, FinishReason]:
-        """(how many new tokens a sequence may have, the finish reason when it has them)."""
-        room = self.prompts[index].room(self.target)
+        """Return (maximum of new tokens, finish reason when it is reached) of a sequence."""
+        capacity = self.prompts[index].capacity(self.target)
         if self.n_text is not None:
-            room = min(room, self.n_text - len(self.prompts[index].ids))
-        if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
+            capacity = min(capacity, self.n_text - len(self.prompts[index].ids))
+        if self.options.max_new_tokens is not None and self.options.max_new_tokens <= capacity:
             return self.options.max_new_tokens, "length"
-        return room, "context"
+        return capacity, "context"
 
     def settings(self, index: int, **drafting: Any) -> _core.Settings:
-        """How a sequence is decoded, as the core takes it; `drafting`: `gamma`, `drafters`, `prediction`."""
+        """Return a sequence's settings for the core; `drafting`: `gamma`, `drafters`, `prediction`."""
         options = self.options
         if self.draft_sampling is not self.sampling:
             drafting["draft_sampling"] = self.draft_sampling.core()
         if options.logprobs is not None:
-            drafting |= {"law": options.logprobs_of, "n_top": options.logprobs}
+            drafting |= {"logprobs_of": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
             max_new_tokens=max(self.limit(i)[0] for i in range(len(self.prompts))),
             sampling=self.sampling.core(), rule=self.rule, lenience=options.lenience,
@@ -130,7 +130,7 @@ class Request:
         )  # fmt: skip
 
     def arranged(self, results: list[Result]) -> Result | list[Result] | list[list[Result]]:
-        """The results of all texts as the caller expects them: by prompt, then by sample."""
+        """Arrange all results as the caller expects them: by prompt, then by sample."""
         n = self.options.n
         if n == 1:
             return results if self.is_batch else results[0]
@@ -138,17 +138,17 @@ class Request:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest text, prompt and new, if nothing stops it early."""
+        """Maximum number of tokens of any sequence, prompt and new."""
         return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.prompts))
 
     @property
     def n_new_tokens(self) -> int:
-        """New tokens of all sequences together, if nothing stops them early."""
+        """Maximum number of new tokens over all sequences."""
         return sum(self.limit(i)[0] for i in range(len(self.prompts)))
 
 
 def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
-    """The RNG stream keys (seed, sequence) of a call's texts, from what the caller gave."""
+    """Return the RNG stream keys (seed, sequence) for the `seed` argument of a call."""
     if seed is None:
         seed = secrets.randbits(63)
     if not isinstance(seed, list | tuple | np.ndarray):
@@ -173,7 +173,7 @@ def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
 def adapted_models(
     target: Model, options: DecodingOptions, n_prompts: int, *, is_batch: bool
 ) -> list[Model] | None:
-    """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once."""
+    """Return the model of each prompt, or None if all use the target. Reads each adapter folder once."""
     adapter: Any = options.adapter
     if adapter is None:
         return None
@@ -203,7 +203,7 @@ def adapted_models(
 def _prompt_ids(
     target: Model, given: list[Any], is_batch: bool, chat: Chat | None, decoder_prompt: Any
 ) -> list[PromptIds]:
-    """The prompts as the models see them."""
+    """Encode the prompts."""
     starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
     if chat is not None:
         given = chat.prompts(target)
@@ -216,20 +216,20 @@ def _prompt_ids(
 
 
 def constraint_of(options: DecodingOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
-    """The constraint that options ask for on the tokens of a target, whose `end_ids` end a text; or None."""
-    for name in get_args(ConstraintKind):
+    """Return the constraint in the options, compiled for the target's tokens; `end_ids` end a text."""
+    for name in get_args(ConstraintType):
         if (given := getattr(options, name)) is None:
             continue
         guidance = Guidance.of(name, given, target.tokenizer, target.config.n_vocab, end_ids)
         if guidance.start(()).mask() is None:
-            found = "only the empty text, and the target has no token that ends a text"
-            raise ConstraintError.of(name, given, "a text of some tokens", found, "allows")
+            found = "only the empty text, and the target has no end-of-text token"
+            raise ConstraintError.of(name, given, "a constraint that some text satisfies", found, "allows")
         return guidance
     return options.constraint
 
 
 def _check_given(prompt: object) -> None:
-    """Refuse two likely mistakes: a call without prompt, and messages given as the prompt."""
+    """Catch two likely mistakes: no prompt, and messages passed as the prompt."""
     if prompt is None:
         expected = (
             "a text, token ids, or a list of prompts (sources of an encoder-decoder) as the third argument; "
@@ -239,19 +239,21 @@ def _check_given(prompt: object) -> None:
     first: Any = prompt
     for _ in range(3):  # a conversation, or several
         if isinstance(first, dict) and "role" in first:
-            expected = "a text or token ids; a conversation goes into messages=, as a list of messages"
+            expected = "a text or token ids; pass a conversation as messages=[...]"
             raise InputError.of("prompt", prompt, expected, "a message with 'role'")
         if type(first) not in (list, tuple) or not first:
             return
         first = first[0]
 
 
-def most_guesses(options: DecodingOptions, draft: Draft | None) -> tuple[int, AdaptiveGamma | Policy | None]:
-    """(drafted tokens a round at most, what chooses their number in each round, if anything does)."""
+def max_draft_tokens(
+    options: DecodingOptions, draft: Draft | None
+) -> tuple[int, AdaptiveGamma | Policy | None]:
+    """Return (maximum of draft tokens per round, controller of gamma or None)."""
     policy = options.policy
     if isinstance(policy, AdaptiveGamma):
         if draft is not None and draft.adaptive:
-            return draft.gamma, None  # two that learn from what the other does learn nothing
+            return draft.gamma, None  # adapts by itself: a second controller would interfere
         return policy.limit(draft), policy
     if policy is not None:
         most = getattr(policy, "max_gamma", AUTO_GAMMA)
@@ -262,10 +264,10 @@ def most_guesses(options: DecodingOptions, draft: Draft | None) -> tuple[int, Ad
 
 
 def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
-    """(the target's settings, the rule) as the core takes them."""
+    """Return (sampling settings of the target, verification rule) as the core takes them."""
     sampling = options.sampling
     if options.lenience == 1.0 or not sampling.greedy:
         return sampling, options.verify
-    # Lenience for argmax looks at the distribution before the argmax (appendix A.5).
+    # At temperature 0, lenience compares with the distribution before the argmax (appendix A.5).
     whole: dict[str, Any] = dict.fromkeys(TRUNCATIONS)
     return replace(sampling, temperature=1.0, **whole), "greedy"

@@ -1,4 +1,4 @@
-"""The requests of an engine: those that wait share the slots fairly, expensive constraints take turns."""
+"""Request queue of an engine: fair slots, and turns for expensive constraints."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from specdec.errors import BusyError, EngineClosedError, number_of
 from specdec.trace import Round
 
 _CHEAP_S: Final = 0.005
-"""Seconds that the masks of a text may take in a round without its constraint being expensive."""
+"""A sequence whose masks take longer than this per round, in seconds, has an expensive constraint."""
 _SITS_OUT: Final = -1
-"""In place of the number of draft tokens, for a text that takes no part in a round."""
+"""Placeholder for the number of draft tokens of a sequence that skips a round."""
 
 
 @dataclass(kw_only=True)
 class EngineMetrics:
-    """A look at an `Engine`: what it holds now, and counters since it was made.
+    """Snapshot of an `Engine`: its present state, and counters since its creation.
 
     Attributes
     ----------
     n_slots, n_running, n_reading, n_waiting : int
-        Slots; texts that take rounds, prompts that are being read, texts that wait for a slot.
+        Slots; running sequences; prompts being processed; sequences waiting for a slot.
     n_submitted, n_refused, n_failed : int
-        Requests that were taken, that were refused as too many (`BusyError`), and that ended with an error.
+        Accepted requests, requests refused because of load (`BusyError`), requests that ended with an error.
     n_finished : dict of str to int
-        Texts by their `finish_reason`.
+        Ended sequences by `finish_reason`.
     n_prompt_tokens, n_cached_tokens, n_new_tokens : int
-        Tokens of prompts that got a slot, those of them that a prompt cache had, and new tokens.
+        Prompt tokens of admitted sequences, those found in a prompt cache, and new tokens.
     n_rounds, n_drafts : int
-        Rounds of the batch, and rounds of single texts that had draft tokens.
+        Rounds of the batch; rounds of single sequences with draft tokens.
     n_draft_tokens, n_accepted_tokens, n_prediction_accepted, n_prediction_rejected : int
-        Draft tokens, those that were accepted, and what became of those copied from predictions.
+        Draft tokens; accepted ones; draft tokens copied from predictions that were accepted or rejected.
     accepted_at : list of int
-        Rounds of single texts in which draft token 1, 2, … in a row was accepted.
+        Rounds of single sequences that accepted their draft token 1, 2, …
     prefill_s, draft_s, verify_s, other_s : float
-        Seconds of the engine's thread.
+        Seconds of the engine's thread by activity.
     first_token_s, queue_s : tuple of (int, float)
-        How many, and the sum of seconds from submitting to a request's first token, and to its first slot.
+        (count, sum of seconds) from submission to a request's first token, and to its first slot.
     """
 
     n_slots: int = 0
@@ -77,19 +77,19 @@ class EngineMetrics:
 
 
 class Counters(EngineMetrics):
-    """What an engine counts; counters of requests are written under the engine's lock."""
+    """Counters of an engine; those of requests are written under the engine's lock."""
 
     def metrics(self, **now: int) -> EngineMetrics:
-        """A copy, with what the engine holds now."""
+        """Return a copy with the present state."""
         return EngineMetrics(**deepcopy(vars(self)) | now)
 
     def count_wait(self, name: Literal["first_token_s", "queue_s"], seconds: float) -> None:
-        """The first token, or the first slot, of a request, so long after it came."""
+        """Count a request's wait for its first token or first slot."""
         n, sum_s = getattr(self, name)
         setattr(self, name, (n + 1, sum_s + seconds))
 
     def count_round(self, round_: Round, copied: tuple[int, int]) -> None:
-        """A round of one text, and what became of draft tokens that were copied from a prediction."""
+        """Count one sequence's round and its draft tokens copied from a prediction."""
         self.n_new_tokens += round_.kept
         self.n_prediction_accepted += copied[0]
         self.n_prediction_rejected += copied[1]
@@ -103,8 +103,8 @@ class Counters(EngineMetrics):
             self.accepted_at[i] += 1
 
     def count_times(self, rounds: Iterable[tuple[object, Round]]) -> None:
-        """The times of a step's rounds, by sequence: each of a round has those of the whole batch."""
-        seen: set[object] = set()  # sequences of the round
+        """Add the times of a step's rounds; each sequence reports those of the whole batch."""
+        seen: set[object] = set()  # sequences seen in this round
         for sequence, round_ in rounds:
             if not seen or sequence in seen:
                 seen.clear()
@@ -116,14 +116,14 @@ class Counters(EngineMetrics):
 
 
 class RequestQueue:
-    """Texts that wait for a slot.
+    """Queue of samples that wait for a slot.
 
-    A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
-    longest since it arrived or got its last slot. A prompt whose log-probabilities are wanted is scored, in a
-    thread of its own, before its texts wait.
+    A free slot goes to the request that holds the fewest slots; ties go to the request that has waited
+    longest since it arrived or got its last slot. Prompts with requested log-probabilities are first scored
+    in a separate thread.
 
-    The `lock` guards the queue and the `counters` of requests; it is notified when the engine's thread may
-    have work. `closing`: no more requests are taken; `hurries`: all texts that are there are to be cancelled.
+    `lock` guards the queue and the request `counters`; it notifies the engine's thread of work. `closing`:
+    new requests are refused; `hurries`: all present samples will be cancelled.
     """
 
     def __init__(self, n_slots: int, max_waiting: int, counters: Counters) -> None:
@@ -131,50 +131,50 @@ class RequestQueue:
         self._scorer: ThreadPoolExecutor | None = None
         self.lock = threading.Condition()
         self.closing = self.hurries = False
-        # Samples without a slot, by request; the request that has waited longest is first.
+        # Samples without a slot, by request; the one that has waited longest is first.
         self._waiting: dict[Generation, deque[Sample]] = {}
-        self._n_waiting = 0  # samples in it
-        self._n_scored = 0  # samples whose prompt is being scored: they wait too
-        self._n_held: Counter[Generation] = Counter()  # slots of each request that has some
+        self._n_waiting = 0  # samples in `_waiting`
+        self._n_scored = 0  # samples whose prompt is being scored
+        self._n_held: Counter[Generation] = Counter()  # slots held by each request
 
     @property
     def n_waiting(self) -> int:
-        """Texts without a slot."""
+        """Number of samples without a slot."""
         return self._n_waiting + self._n_scored
 
     @property
     def n_taken(self) -> int:
-        """Texts that have a slot."""
+        """Number of samples with a slot."""
         return self._n_held.total()
 
     # ----------------------------------------------------------------------------------- any thread
 
-    def check_room(self, n: int) -> None:
-        """Refuse n texts more, by an EngineClosedError, or a BusyError where there is no room for them."""
+    def check_capacity(self, n: int) -> None:
+        """Raise EngineClosedError if closed, or BusyError if n more samples exceed the limit."""
         with self.lock:
             if self.closing:
-                raise EngineClosedError("the engine is closed; expected one that is open")
+                raise EngineClosedError("the engine is closed; submit to an open one")
             n_free = self._n_slots - self.n_taken
             if self.n_waiting + n > self._max_waiting + n_free:
                 self._counters.n_refused += 1
                 waiting, more = number_of(self.n_waiting, "text"), number_of(n, "text")
-                raise BusyError(f"{waiting} wait; expected at most {self._max_waiting}, with {more} more")
+                raise BusyError(f"{waiting} waiting; expected at most {self._max_waiting} with {more} more")
 
     def put(self, generation: Generation) -> None:
-        """Let the samples of a request wait; raises as `check_room`."""
+        """Enqueue the samples of a request; raises as `check_capacity`."""
         with self.lock:
-            self.check_room(generation.n)
+            self.check_capacity(generation.n)
             self._counters.n_submitted += 1
             if generation.request.options.prompt_logprobs is None:
                 self._admit(generation)
                 return
             if self._scorer is None:
                 self._scorer = ThreadPoolExecutor(1, "specdec-scores")
-            self._scorer.submit(self._score, generation)  # it waits for the lock
+            self._scorer.submit(self._score, generation)  # the scorer waits for the lock
             self._n_scored += generation.n
 
     def _score(self, generation: Generation) -> None:
-        """Score the prompt of a request, if any of its samples is wanted, and let them wait."""
+        """Score a request's prompt unless all its samples are cancelled, then enqueue them."""
         error: BaseException | None = None
         try:
             if not all(map(self.is_unwanted, generation.samples)):
@@ -190,28 +190,28 @@ class RequestQueue:
                 self.lock.notify_all()
 
     def _admit(self, generation: Generation) -> None:
-        """Let the samples of a request wait for a slot; the lock is held."""
+        """Enqueue the samples of a request; the caller holds the lock."""
         self._waiting[generation] = deque(generation.samples)
         self._n_waiting += generation.n
         self.lock.notify_all()
 
     def stop_scoring(self, *, wait: bool = False) -> None:
-        """End the thread that scores prompts; `wait` for those that it has."""
+        """Stop the scoring thread; `wait` for the prompts it has."""
         if self._scorer is not None:
             self._scorer.shutdown(wait=wait)
 
     def fail(self, generation: Generation, error: BaseException, sample: Sample | None = None) -> None:
-        """End a request by an error, of one of its samples or of all; the first one counts."""
-        with self.lock:  # the thread that scores prompts counts too
+        """Fail a request because of an error in one or all samples; only the first error counts."""
+        with self.lock:  # the scoring thread counts too
             self._counters.n_failed += generation.fail(error, sample)
 
-    def wake(self) -> None:
-        """Have the engine's thread look whether there is work."""
+    def notify(self) -> None:
+        """Tell the engine's thread to check for work."""
         with self.lock:
             self.lock.notify_all()
 
     def close(self, *, hurries: bool) -> None:
-        """Take no more requests; cancel those that are there, if it `hurries`."""
+        """Refuse new requests; cancel the present ones if it `hurries`."""
         with self.lock:
             self.closing = True
             self.hurries = self.hurries or hurries
@@ -220,7 +220,7 @@ class RequestQueue:
     # --------------------------------------------------------------------------- the engine's thread
 
     def wait_for_work(self) -> bool:
-        """Wait until there are texts to decode. False: the queue is closed, and there are none."""
+        """Wait for samples to decode. False: the queue is closed and empty."""
         with self.lock:
             while not (self._waiting or self._n_held):
                 if self.closing and self._n_scored == 0:
@@ -229,13 +229,13 @@ class RequestQueue:
         return True
 
     def take(self) -> Sample | None:
-        """The next text for a free slot; None: none waits."""
+        """Return the next sample for a free slot, or None."""
         with self.lock:
             chosen = None
             for generation in self._waiting:
                 if chosen is None or self._n_held[generation] < self._n_held[chosen]:
                     chosen = generation
-                if not self._n_held[chosen]:  # none holds fewer, and those before it hold some
+                if not self._n_held[chosen]:  # no request holds fewer slots
                     break
             if chosen is None:
                 return None
@@ -244,16 +244,16 @@ class RequestQueue:
             sample = samples.popleft()
             self._n_waiting -= 1
             if samples:
-                self._waiting[chosen] = samples  # last in the order again
+                self._waiting[chosen] = samples  # it moves to the end
             return sample
 
     def give_back_slot(self, sample: Sample) -> None:
-        """Free the slot of a text that was taken."""
+        """Free the slot of a sample."""
         with self.lock:
-            self._n_held -= Counter([sample.generation])  # which keeps no zeros
+            self._n_held -= Counter([sample.generation])  # drops zero counts
 
     def drop_unwanted(self) -> list[Sample]:
-        """Drop the texts that nobody wants any more, all if it `hurries`, and return them."""
+        """Remove and return cancelled samples; all if it `hurries`."""
         gone: list[Sample] = []
         with self.lock:
             for generation, samples in tuple(self._waiting.items()):
@@ -267,27 +267,27 @@ class RequestQueue:
         return gone
 
     def is_unwanted(self, sample: Sample) -> bool:
-        """Whether a text is to be cancelled."""
+        """Whether a sample is cancelled."""
         return sample.cancelled or self.hurries
 
 
 class ConstraintTurns:
-    """Keeps texts whose constraints are expensive from delaying the others.
+    """Limits the delay that sequences with expensive constraints cause to others.
 
-    Only one such text takes part in a round, without draft tokens, so that a round waits for about one of its
-    masks. Such masks take at most half of the engine's time, as long as there are other texts.
+    At most one such sequence joins each round, without draft tokens, so a round waits for about one expensive
+    mask. These masks take at most half of the engine's time while other sequences run.
     """
 
     def __init__(self, n_slots: int) -> None:
         self._n_slots = n_slots
         self._expensive: set[Generation] = set()
-        self._spent: dict[Generation, float] = {}  # what the masks had taken before the round
-        self._n_texts: Counter[Generation] = Counter()  # that took part in it
+        self._spent: dict[Generation, float] = {}  # mask seconds before the round
+        self._n_texts: Counter[Generation] = Counter()  # sequences of each request in the round
         self._n_turns = 0
         self._next_s = 0.0  # when the next expensive mask may be computed, by time.perf_counter
 
     def plan(self, running: list[Sample]) -> list[int] | None:
-        """Return the most draft tokens of each slot in the next round of these texts; None: no limit."""
+        """Return the maximum of draft tokens per slot for the next round; None: no limit."""
         constraints = {
             sample.generation: constraint.mask_s
             for sample in running
@@ -313,7 +313,7 @@ class ConstraintTurns:
         return gammas
 
     def end_round(self) -> None:
-        """Record how long the masks of the round that was planned last took."""
+        """Record how long the masks of the last planned round took."""
         expensive_s = 0.0
         for generation, before in self._spent.items():
             constraint = generation.request.constraint

@@ -1,4 +1,4 @@
-"""What a run gives back."""
+"""`Result`, the output of one sequence."""
 
 from __future__ import annotations
 
@@ -19,63 +19,61 @@ from specdec.models.tokenizer import Tokenizer  # noqa: F401  # the type of an i
 from specdec.trace import Trace
 
 VERSION: Final = 1
-"""Of what `Result.to_dict` gives."""
+"""Version of the dict that `Result.to_dict` returns."""
 _OF_VALUE: Final = ("text", "tokens", "finish_reason", "stop", "prompt_ids", "source_ids")
-"""What two equal results have in common."""
+"""Attributes that equality compares."""
 _LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(DecodedText):
-    """The new text and tokens of one sequence, and how they came about.
+    """New text and tokens of one sequence, with a trace of every round.
 
-    ``str(result)`` is the text, or the ids where there is no tokenizer. `figure` draws Figure 1 of the paper,
-    a line a round; a notebook shows it.
+    ``str(result)`` is the text, or the ids without a tokenizer. `figure` draws Figure 1 of the paper, one
+    line per round; notebooks show it.
 
-    Two results are equal if their `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids` and `source_ids`
-    are: a greedy result with a draft equals the one without. Equal results have equal hashes, so the lists of
-    a result that is in a set or a key of a dict must not be changed. A pickle and `to_dict` leave the
-    tokenizer out; what the figure shows stays.
+    Equality compares `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids` and `source_ids`, so a greedy
+    result with a draft equals the one without. Results are hashable: do not modify the lists of one that is
+    in a set or a dict key. Pickles and `to_dict` omit the tokenizer but keep the figure.
 
     Attributes
     ----------
     text : str or None
-        The new text, without the prompt, up to the stop string or stop id that ended it. None if the target
-        has no tokenizer.
+        New text without the prompt, up to the stop string or stop id. None if the target has no tokenizer.
     tokens : list of int
-        The new token ids. With a stop id that id is the last one; with a stop string the token that completed
-        it, so that `text` can be shorter than the text of `tokens`.
+        New token ids, including the stop id, or the token that completed the stop string: `text` can be
+        shorter than the decoded `tokens`.
     finish_reason : str
-        "stop" where a stop string or stop id (the end-of-text token is one) was met, "length" where
-        `max_new_tokens` was reached, "context" where the model's context is full. "error" in the `result` of
-        a `NotFiniteError`, where a text had not come to its end; "cancelled" where a request was cancelled.
+        "stop": a stop string or stop id (such as end of text) was met; "length": `max_new_tokens` reached;
+        "context": the context is full; "error": in the `result` of a `NotFiniteError`; "cancelled": the
+        request was cancelled.
     stop : str, int or None
         The stop string or stop id that was met.
     trace : Trace
-        What every round did, and the figures that follow.
+        Every round and the statistics that follow.
     prompt_ids : list of int
-        The prompt as the models saw it. In an encoder-decoder: the ids that each of its texts begins with,
-        then those of the `decoder_prompt`.
+        Prompt token ids as the models received them. For an encoder-decoder: `Model.decoder_start`, then the
+        `decoder_prompt`.
     seed : tuple of (int, int)
-        The key (seed, sequence) of the random numbers: `generate(..., prompt, seed=[result.seed])` gives this
-        sequence again, alone or in any batch.
+        Key (seed, sequence) of the random numbers: `generate(..., prompt, seed=[result.seed])` reproduces
+        this sequence, alone or in any batch.
     logits : ndarray of shape (len(tokens), n_vocab), float32, or None
-        The target's logits that each new token was chosen from; None unless asked for.
+        The target's logits for each new token; None unless requested.
     tokenizer : Tokenizer or None
-        The target's, for the figure.
+        The target's tokenizer, for the figure.
     n_cached_tokens : int
-        Tokens of the prompt that were copied from the `prompt_cache`, not computed.
+        Prompt tokens copied from the `prompt_cache`, not computed.
     source_ids, source_text : list of int, str, or None
-        What the encoder of an encoder-decoder read, and its text; None for other targets.
+        Input of the encoder, and its text; None for decoder-only targets.
     figure_texts : FigureTexts or None
-        What the figure shows, of a result that comes from a pickle or a dict, without tokenizer.
+        Texts of the figure, for a result from a pickle or dict.
     logprobs : ndarray of float64, shape (len(tokens),), or None
-        ln p of each new token, by the distribution that was asked for; None unless asked for.
+        Log-probability of each new token, by `logprobs_of`; None unless requested.
     top_logprobs : list of lists of (int, float), or None
-        For each new token the most probable tokens in its place: pairs (id, ln p), the best first, of equal
-        ones the lower id. By "sampling" there are fewer where fewer have a probability.
+        Most probable tokens at the position of each new token: pairs (id, ln p), best first, ties by lower
+        id. By "sampling" there may be fewer.
     prompt_logprobs, prompt_top_logprobs
-        The same of each token of the prompt but the first by the model, as `Model.score` gives it.
+        The same for each prompt token but the first, by the model, as in `Model.score`.
     """
 
     logits: NDArray[np.float32] | None = None
@@ -89,12 +87,12 @@ class Result(DecodedText):
         return " ".join(map(str, self.tokens)) if self.text is None else self.text
 
     def figure(self, color: bool | None = None) -> str:
-        """Figure 1 of the paper, a line a round, as text.
+        """Return Figure 1 of the paper as text, one line per round.
 
-        Accepted drafts are green, the target's own tokens blue and underlined, rejected drafts red and struck
-        out; or, without colors, rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
-        cut off {braced}. Plain decoding is shown as one paragraph. `color` None: colors if standard output
-        is a terminal and the environment variable NO_COLOR is not set.
+        Accepted draft tokens are green, the target's own tokens blue and underlined, rejected ones red and
+        struck out. Without colors: rejected ~~struck~~, target [bracketed], cut off by a stop {braced}. Plain
+        decoding is one paragraph. `color` None: color if standard output is a terminal and NO_COLOR is not
+        set.
 
         Examples
         --------
@@ -136,9 +134,9 @@ class Result(DecodedText):
         return self.figure_texts if self.tokenizer is None else FigureTexts.of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the logits and the tokenizer, as plain dicts, lists and numbers, ready for JSON.
+        """Return everything but logits and tokenizer as plain dicts, lists and numbers, ready for JSON.
 
-        JSON has no NaN: what is one in the trace is None.
+        NaN in the trace becomes None.
 
         Examples
         --------
@@ -155,16 +153,16 @@ class Result(DecodedText):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """The result that `to_dict` gave, also by way of JSON: equal to it, without logits and tokenizer.
+        """Return the result that `to_dict` wrote: equal to the original, without logits and tokenizer.
 
-        InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
+        Raises `InputError` for another version, or a field that is missing, wrong or inconsistent.
 
         Examples
         --------
         >>> with open("results.jsonl") as file:
         ...     results = [specdec.Result.from_dict(json.loads(line)) for line in file]
         """
-        found = Fields(values, "", kind=InputError)
+        found = Fields(values, "", error_type=InputError)
         found.check_version("specdec_result", VERSION)
         trace = Trace._described(found.inner("trace"))
         tokens = found.integers("tokens")
@@ -198,14 +196,14 @@ def _listed(value: Any) -> Any:
 
 
 def _log_probs(found: Fields, field: str, n: int) -> NDArray[np.float64] | None:
-    """ln p of n tokens, from the dict of a result."""
+    """Read the log-probabilities of n tokens from the dict of a result."""
     if found.given(field) is None:
         return None
     return np.array(found.numbers(field, n, "a finite number", is_finite), np.float64)
 
 
 def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
-    """The most probable tokens in the places of n tokens, from the dict of a result."""
+    """Read the most probable tokens at n positions from the dict of a result."""
     if found.given(field) is None:
         return None
     rows = found.items(field)
@@ -216,22 +214,22 @@ def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in row):
             raise found.error(field, "pairs of a token id and ln p")
         ids, log_probs = [token for token, _ in row], [log_prob for _, log_prob in row]
-        pairs = Fields({field: ids, "ln p": log_probs}, "", kind=InputError)
+        pairs = Fields({field: ids, "ln p": log_probs}, "", error_type=InputError)
         numbers = pairs.numbers("ln p", None, f"a finite number in {field}", is_finite)
         top.append(list(zip(pairs.integers(field), numbers, strict=True)))
     return top
 
 
 def _figure_texts(found: Fields, trace: Trace) -> FigureTexts | None:
-    """What the figure shows, from the dict of a result."""
+    """Read the texts of the figure from the dict of a result."""
     if found.given("figure") is None:
         return None
     figure = found.inner("figure")
     rounds = figure.items("rounds")
-    # a round shows its drafts and the target's own token
+    # a round shows its draft tokens and the target's own token
     n_pieces = [round_.n_drafted + 1 for round_ in trace.rounds]
     if len(rounds) != len(n_pieces):
-        raise figure.error("rounds", f"{len(n_pieces)} lists, as many as the trace has rounds")
+        raise figure.error("rounds", f"{len(n_pieces)} lists, one per round of the trace")
     for i, (texts, n) in enumerate(zip(rounds, n_pieces, strict=True)):
         right = isinstance(texts, list | tuple) and len(texts) == n
         if not right or not all(isinstance(text, str) for text in texts):
@@ -240,9 +238,9 @@ def _figure_texts(found: Fields, trace: Trace) -> FigureTexts | None:
 
 
 def result_fields(result: Result) -> dict[str, Any]:
-    """The fields that the command line and `specdec.ray` write of a result.
+    """Return the fields of a result that the command line and `specdec.ray` write.
 
-    Log-probabilities are among them where they were asked for. `Result.to_dict` has everything instead.
+    Includes log-probabilities if requested. `Result.to_dict` returns everything.
     """
     found = {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "stop")}
     found |= {"seed": list(result.seed), "n_prompt_tokens": len(result.prompt_ids)}

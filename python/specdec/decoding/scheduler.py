@@ -1,4 +1,4 @@
-"""Decoding of many sequences at once: admit them to slots, step by step, and finish them."""
+"""Batched decoding: admits sequences to slots, steps them, and finishes them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from specdec.models.score import Score, joined, scored, top_pairs
 from specdec.trace import Round, Trace
 
 SLICE_S = 0.02
-"""Seconds of rounds between two looks at them. A model's weights push the interpreter out of the caches, so
-the first round looked at takes some 50 microseconds, and those after it a few."""
+"""Seconds of rounds between two checks. A model's weights evict the interpreter from the caches, so the
+first round after a check costs about 50 microseconds, later ones a few."""
 
 
 class Sequence(NewText):
-    """One text of a request, in a slot of a `Scheduler` or waiting for one."""
+    """One sequence of a request, in a slot of a `Scheduler` or waiting for one."""
 
     def __init__(self, request: Request, index: int, settings: _core.Settings) -> None:
         self.request, self.index, self.settings = request, index, settings
@@ -41,17 +41,17 @@ class Sequence(NewText):
         super().__init__(self.prompt.stream_decoder(request.target), request.stop, *request.limit(index))
         self.slot: int | None = None
         self.rounds: list[Round] = []
-        self.prefill_s = 0.0  # of the prompts that were read together with this one
-        self.n_cached = 0  # tokens of the prompt that a prompt cache had
+        self.prefill_s = 0.0  # of all prompts processed together with this one
+        self.n_cached = 0  # prompt tokens found in the prompt cache
         self.n_sequences = request.n_slots
-        self.score: Score | None = None  # of the prompt, where that was asked for
-        self.read: _core.CachedText | None = None  # the prompt as it was read for its score
+        self.score: Score | None = None  # log-probabilities of the prompt, if requested
+        self.read: _core.CachedText | None = None  # prompt cached while scoring it
         self.error: BaseException | None = None
         self.logprobs: list[tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]] = []
         self._logits: list[NDArray[np.float32]] = []
 
     def take(self, done: _core.SlotRound) -> Round:
-        """Add a round's tokens up to where the text ends; of a failed one only the error."""
+        """Append a round's tokens up to where the text ends; of a failed round keep only the error."""
         if done.error is not None:
             self.fail(done.error)
             return done.round
@@ -66,11 +66,11 @@ class Sequence(NewText):
         return round_
 
     def fail(self, error: BaseException) -> None:
-        """End the text by an error; what came before stays."""
+        """End the text with an error; earlier output stays."""
         self.error, self.finish_reason = error, "error"
 
     def result(self) -> Result:
-        """The result of the text so far, with the reason "error" where it has not ended."""
+        """Return the result so far; its finish reason is "error" if the text has not ended."""
         request, target, score = self.request, self.request.target, self.score
         logits = log_probs = top = None
         if request.options.logits:
@@ -93,17 +93,17 @@ class Sequence(NewText):
 
 AnySequence = TypeVar("AnySequence", bound=Sequence)
 Plan = Callable[[list[AnySequence]], list[int] | None]
-"""From the sequences of a round to the most guesses of each slot, negative where one sits it out, or None."""
+"""Maps the running sequences to the maximum of draft tokens per slot (negative: skip the round), or None."""
 
 
 class Scheduler(Generic[AnySequence]):
-    """Slots of one session, and the sequences in them. It has no thread: its caller's loop steps it.
+    """Slots of one session and the sequences in them. It has no thread: the caller's loop steps it.
 
-    Sequences join and leave between steps. What a sequence becomes depends on its own request alone.
+    Sequences join and leave between steps. The output of a sequence depends on its own request only.
 
-    `plan` returns the most draft tokens of each slot in the next round. `in_slices`: prompts are read in
-    slices between the rounds of other sequences, not whole before the next round. `session` are arguments of
-    `_core.Session`; with `keep_logits` each step is one round.
+    `plan` returns the maximum of draft tokens per slot for the next round. `in_slices`: prompts are processed
+    in slices between the rounds of other sequences, not whole before the next round. `session` are arguments
+    of `_core.Session`; with `keep_logits` each step is one round.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Scheduler(Generic[AnySequence]):
         self._plan, self._in_slices = plan, in_slices
         self._cached = None if prompt_cache is None else PrefixCacheAdapter(prompt_cache, target, self._draft)
         self._slots: list[AnySequence | None] = [None] * self.n_slots
-        self._unread: set[int] = set()  # slots whose prompts are not in
+        self._unread: set[int] = set()  # slots with unfinished prompts
         self._closed = False
-        self._sound = True  # the core has done what it was asked for last
+        self._sound = True  # the last call of the core succeeded
         estimates = None if self._adaptive is None else self._adaptive[0].begin(self._adaptive[1])
         self._session = _core.Session(
             target.core, self._description, gamma=gamma, adaptive_gamma=estimates, **session
@@ -126,7 +126,7 @@ class Scheduler(Generic[AnySequence]):
 
     @classmethod
     def of(cls, request: Request, sequences: list[Sequence]) -> Scheduler[Sequence]:
-        """Slots for the sequences of one request."""
+        """Create slots for the sequences of one request."""
         is_callers = request.policy is not None and not isinstance(request.policy, AdaptiveGamma)
         return Scheduler(
             request.target, request.drafting, plan=partial(_asked, request) if is_callers else None,
@@ -137,25 +137,25 @@ class Scheduler(Generic[AnySequence]):
 
     @property
     def running(self) -> list[AnySequence]:
-        """The sequences that have slots, in the order of these."""
+        """Sequences that have slots, in slot order."""
         return [sequence for sequence in self._slots if sequence is not None]
 
     @property
     def n_free(self) -> int:
-        """Empty slots."""
+        """Number of empty slots."""
         return self._slots.count(None)
 
     @property
     def n_reading(self) -> int:
-        """Sequences whose prompts are not in; any thread may ask."""
+        """Number of sequences whose prompts are unfinished; callable from any thread."""
         return len(self._unread)
 
     def check(self, settings: _core.Settings) -> None:
-        """Refuse a rule that cannot judge what would be drafted, by an InputError; any thread may ask."""
+        """Raise `InputError` if the rule cannot judge the draft's output; callable from any thread."""
         self._session.check(settings)
 
     def admit(self, sequence: AnySequence) -> None:
-        """Give an empty slot to a sequence; what the prompt cache has of its prompt is not read again."""
+        """Give an empty slot to a sequence, with the part of its prompt that the prompt cache has."""
         slot = self._slots.index(None)
         prompt = sequence.prompt
         self._session.admit(slot, prompt.ids, self._rng_key(sequence), sequence.settings, prompt.source)
@@ -167,10 +167,10 @@ class Scheduler(Generic[AnySequence]):
             self._session.begin_with(slot, sequence.read)
 
     def _rng_key(self, sequence: AnySequence) -> tuple[int, int]:
-        """The RNG stream key (seed, sequence) of a text that begins.
+        """Return the RNG stream key (seed, sequence) for a new sequence.
 
-        With a draft that remembers earlier texts it is one that none of them had (`Draft.rng_key`). Under
-        the coupled rule the numbers are those of plain decoding: there the text is a function of them alone.
+        With a draft that remembers earlier texts, the key differs from theirs (`Draft.rng_key`). The coupled
+        rule keeps the key of plain decoding, because the text is a function of its numbers alone.
         """
         request = sequence.request
         seed, number = request.seeds[sequence.index]
@@ -180,24 +180,24 @@ class Scheduler(Generic[AnySequence]):
         return int.from_bytes(digest, "little"), number
 
     def step(self, seconds: float = 0.0) -> Iterator[tuple[AnySequence, Round | None]]:
-        """Read prompts, then decode a round, or rounds until `seconds` have passed or a sequence ends.
+        """Process prompts, then decode one round, or rounds for `seconds` or until a sequence ends.
 
-        A sequence that has ended or failed has left its slot when it is yielded; one whose prompt could not
-        be read has no round. An exception means that the session has failed.
+        A yielded sequence that has ended or failed has already left its slot; one whose prompt failed has no
+        round. An exception means that the whole session failed.
         """
         self._sound = False
         self._update_draft()
         yield from self._read()
         running = [sequence for sequence in self.running if sequence.slot not in self._unread]
         gammas = self._plan(running) if self._plan and running else None
-        # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
+        # The core ends a text at its length and at stop ids; stop strings need a check each round.
         if gammas or self._unread or any(sequence.request.stop.strings for sequence in running):
             seconds = 0.0
         rounds = self._session.round(seconds, until_end=True, gammas=gammas) if running else ()
         self._sound = True
         for done in rounds:
             sequence = self._slots[done.slot]
-            if sequence is None:  # its text has ended in this call
+            if sequence is None:  # it ended in this call
                 continue
             round_ = sequence.take(done)
             if sequence.finish_reason is not None:
@@ -205,7 +205,7 @@ class Scheduler(Generic[AnySequence]):
             yield sequence, round_
 
     def finish(self, sequence: AnySequence) -> None:
-        """Empty the slot of a sequence; the draft gets its text, and the prompt cache unless it failed."""
+        """Empty a sequence's slot; the draft gets its text, and so does the prompt cache unless it failed."""
         slot = sequence.slot
         assert slot is not None
         self._remember(sequence)
@@ -216,7 +216,7 @@ class Scheduler(Generic[AnySequence]):
         self._slots[slot] = sequence.slot = None
 
     def close(self, *, keep: bool = True) -> None:
-        """Keep what was read and learned, also of texts that go on, and free the session; idempotent."""
+        """Keep what was computed and learned, even of unfinished texts, and free the session; idempotent."""
         occupied = [(slot, one) for slot, one in enumerate(self._slots) if keep and one is not None]
         self._slots = [None] * self.n_slots
         try:
@@ -226,8 +226,8 @@ class Scheduler(Generic[AnySequence]):
                 for slot, sequence in occupied:
                     self._cached.keep(self._session, slot, sequence.model)
             if keep and self._adaptive is not None and (learned := self._session.adaptive_gamma) is not None:
-                policy, kind = self._adaptive
-                policy.end(kind, learned)
+                policy, run_type = self._adaptive
+                policy.end(run_type, learned)
                 self._adaptive = None
         finally:
             if not self._closed:
@@ -239,7 +239,7 @@ class Scheduler(Generic[AnySequence]):
             self._draft.remember(sequence.prompt.ids, sequence.tokens)
 
     def _update_draft(self) -> None:
-        """Let a draft that has learned take its own place; it has then to read the texts that are there."""
+        """Update a draft that has learned; it must then process the running texts again."""
         if self._draft is None or self._description is None:
             return
         description = self._draft.take_update(self._session, self._description)
@@ -248,12 +248,12 @@ class Scheduler(Generic[AnySequence]):
             self._unread |= {slot for slot, sequence in enumerate(self._slots) if sequence is not None}
 
     def _read(self) -> Iterator[tuple[AnySequence, None]]:
-        """Read prompts that are not in; yield those that are left unread where that fails."""
+        """Process unfinished prompts; yield those that fail."""
         while self._unread:
             begun = time.perf_counter()
             try:
                 unread = set(self._session.prefill_slice())
-            except Exception as error:  # of the prompts that are being read: the others go on
+            except Exception as error:  # only these prompts fail
                 for sequence in self.running:
                     if sequence.slot in self._unread:
                         sequence.fail(error)
@@ -263,7 +263,7 @@ class Scheduler(Generic[AnySequence]):
             seconds = time.perf_counter() - begun
             self.prefill_s += seconds
             for sequence in self.running:
-                if sequence.slot in self._unread and not sequence.rounds:  # else it is read again
+                if sequence.slot in self._unread and not sequence.rounds:  # else it is processed again
                     sequence.prefill_s += seconds
             self._unread &= unread
             if self._in_slices:
@@ -271,7 +271,7 @@ class Scheduler(Generic[AnySequence]):
 
 
 def _asked(request: Request, running: list[Sequence]) -> list[int]:
-    """What a caller's gamma says of the next round of each sequence, by slot."""
+    """Ask the caller's gamma about the next round of each sequence, by slot."""
     policy: Any = request.policy
     gammas = [0] * request.n_slots
     for sequence in running:
@@ -286,8 +286,8 @@ def decode(
 ) -> Generator[tuple[Sequence, Round], None, None]:
     """Decode all sequences of one request, in order as slots become free, and close the scheduler.
 
-    `seconds` pass at most between two looks at the rounds; 0: each is yielded when it is through. A
-    NotFiniteError has what there was before it in its attribute `result`.
+    At most `seconds` pass between two checks of the rounds; with 0 each round is yielded when it is done. A
+    NotFiniteError has the output so far in its attribute `result`.
     """
     request, waiting = sequences[0].request, deque(sequences)
     try:
@@ -309,7 +309,7 @@ def decode(
 
 
 def sequences_of(request: Request, **drafting: Any) -> list[Sequence]:
-    """The sequences of a request, in order; `drafting` as in `Request.settings`."""
+    """Create the sequences of a request, in order; `drafting` as in `Request.settings`."""
     settings: dict[_core.Model, _core.Settings] = {}
     found = []
     for index in range(len(request.prompts)):
@@ -321,7 +321,7 @@ def sequences_of(request: Request, **drafting: Any) -> list[Sequence]:
 
 
 def score_prompts(sequences: list[Any]) -> None:
-    """Score the prompts of all sequences of a request; what is read of a single one is kept."""
+    """Score the prompts of all sequences of a request; a single prompt's cache is kept."""
     options, begun = sequences[0].request.options, time.perf_counter()
     n_top, n, n_threads = options.prompt_logprobs or 0, options.n, options.threads
     given = sequences[::n]

@@ -1,4 +1,4 @@
-"""Where a text ends: stop strings and stop ids."""
+"""Stop strings and stop ids."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from specdec.models.tokenizer import MarkSpelling, StreamDecoder, Tokenizer, spe
 
 @dataclass(frozen=True)
 class StopRules:
-    """What ends a text: strings that may appear anywhere in it, and token ids.
+    """Stop strings and stop ids of a text.
 
-    The text ends before the first of the `strings` to be completed, or of the token `ids`; `names` are those
-    of the ids that were given as strings. A special token has no text, so a stop string with the name of one
-    is looked for twice: as text, and with each name in it replaced by the token, in the `spelling` of special
-    tokens. A string that is one name and nothing else is a stop id as well.
+    The text ends before the first of the `strings` to be completed, or the first of the token `ids`; `names`
+    are those ids that were given as strings. Special tokens have no text, so a stop string that contains the
+    name of one is searched twice: as text, and with each name replaced by the token, in the `spelling` of
+    special tokens. A string that is exactly one name is also a stop id.
     """
 
     strings: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class StopRules:
         cls, stop: str | int | Iterable[str | int] | None, *, n_vocab: int, tokenizer: Tokenizer | None,
         eos_ids: Iterable[int] = (),
     ) -> StopRules:  # fmt: skip
-        """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text."""
+        """Validate the `stop` argument of a call, and add `eos_ids`, the end-of-text ids."""
         stop = plain(stop)
         if isinstance(stop, str | Integral):
             stop = [stop]
@@ -70,12 +70,12 @@ class StopRules:
 
 
 class StopScanner:
-    """Looks for stop strings in a text that arrives in pieces.
+    """Finds stop strings in a text that arrives in pieces.
 
-    The first string to be *completed* wins, and of several completed by the same character the longest. So
-    the outcome does not depend on how the text was cut into pieces: blocks of accepted drafts end where plain
-    decoding ends it. `spelling` is how special tokens are written in the pieces: one character each, which is
-    no part of the text. A string that names some of them is also looked for in this spelling.
+    The first string to be *completed* wins; among several completed by the same character, the longest. So
+    the outcome does not depend on the boundaries of the pieces: text in rounds of accepted drafts ends where
+    plain decoding ends it. `spelling` writes each special token as one character, which is not part of the
+    text. Strings that contain names of special tokens are also searched in this spelling.
     """
 
     def __init__(self, strings: Iterable[str], spelling: MarkSpelling | None = None) -> None:
@@ -86,12 +86,12 @@ class StopScanner:
         self._with_marks = {one: string for one, string in spelled.items() if one != string}
         self._reach = max(map(len, self.strings), default=0)
         self._tail = self._marked_tail = ""  # the last characters of the text, without and with marks
-        self._n_held = 0  # characters at the end of the text that begin a stop string so far
+        self._n_held = 0  # trailing characters that may begin a stop string
         self._taken: list[str] = []
         self._waiting: list[str] = []
 
     def feed(self, piece: str) -> str | None:
-        """Append `piece`; return the stop string that this completes, if any: the text ends before it."""
+        """Append `piece`; return the stop string it completes, if any: the text ends before that."""
         if self.match is not None:
             raise ValueError("the text has already ended")
         if not self.strings:
@@ -101,7 +101,7 @@ class StopScanner:
         self._waiting.append(text)
         n = 0  # characters of the text in the piece so far
         for character in piece:
-            found = []  # (where it begins, relative to the piece, string) of each match that ends here
+            found = []  # (start relative to the piece, string) of each match that ends here
             if not self._with_marks or not self._spelling.is_mark(character):
                 n += 1
                 self._tail = (self._tail + character)[-self._reach :]
@@ -123,11 +123,11 @@ class StopScanner:
 
     @property
     def text(self) -> str:
-        """The text so far, without the stop string."""
+        """Text so far, without the stop string."""
         return "".join(self._taken + self._waiting)
 
     def take(self, *, final: bool = False) -> str:
-        """Text that is new and that no stop string can still claim; all of it if no more comes (`final`)."""
+        """Return new text that cannot become part of a stop string; all of it if `final`."""
         waiting = "".join(self._waiting)
         n_held = 0 if final else self._n_held
         piece, rest = waiting[: len(waiting) - n_held], waiting[len(waiting) - n_held :]
@@ -137,10 +137,10 @@ class StopScanner:
 
 
 class NewText:
-    """The new text of a sequence so far, and where it ends, which is decided token by token, never by rounds.
+    """New text of a sequence; decides where it ends token by token, independent of rounds.
 
-    It ends by `stop`, or with `limit` tokens by `limit_reason`; without a `decoder` it has no text. As long
-    as it goes on its `finish_reason` is None; `stop` is the stop string or stop id that was met.
+    It ends by `stop`, or after `limit` tokens with `limit_reason`; without a `decoder` it has no text.
+    `finish_reason` is None until it ends; `stop` is the stop string or stop id that was met.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class NewText:
         self._decoder, self._rules, self._limit, self._limit_reason = decoder, stop, limit, limit_reason
         self._scanner = StopScanner(stop.strings, stop.spelling)
         self._ended_by_id = False
-        self._n_read = 0  # tokens that have become text
-        self._whole = False  # and the end of the text has
+        self._n_read = 0  # decoded tokens
+        self._whole = False  # whether the decoder has been flushed
 
     def extend(self, tokens: Iterable[int], *, complete: bool = False) -> int:
-        """Add tokens up to where the text ends, `complete` by its constraint or not; return how many."""
+        """Add tokens up to where the text ends (`complete`: its constraint is satisfied); return how many."""
         if self.finish_reason is not None:
             raise ValueError("the text has already ended")
         n_before = len(self.tokens)
@@ -178,36 +178,36 @@ class NewText:
         return len(self.tokens) - n_before
 
     def _read(self) -> None:
-        """Turn new tokens into text and look for stop strings; without such, when the text is wanted."""
+        """Decode new tokens and search for stop strings; without stop strings, only when the text is read."""
         if self._decoder is None or self._whole or self._scanner.match is not None:
             return
-        end = len(self.tokens) - self._ended_by_id  # a stop id is no text
+        end = len(self.tokens) - self._ended_by_id  # a stop id has no text
         piece = self._decoded(self.tokens[self._n_read : end]) if end > self._n_read else ""
         self._n_read = end
         if self.finish_reason is not None:
-            # What is left of an incomplete character is text too, so it may complete a stop string.
+            # The rest of an incomplete character is text too: it may complete a stop string.
             piece += self._decoder.finish()
             self._whole = True
         if self._ended_by_id:
-            piece += self._rules.spelling.mark(self.tokens[-1])  # which may complete a longer stop string
+            piece += self._rules.spelling.mark(self.tokens[-1])  # it may complete a longer stop string
         if self._scanner.feed(piece) is not None:
             self.finish_reason, self.stop = "stop", self._scanner.match
 
     def _decoded(self, tokens: list[int]) -> str:
-        """The text that tokens complete, with the marks of special tokens where stop strings name some."""
+        """Return the text that tokens complete, with marks for special tokens if stop strings name some."""
         assert self._decoder is not None
         if not self._rules.spelling:
             return self._decoder.feed(tokens)
         return "".join(self._rules.spelling.mark(token) + self._decoder.feed([token]) for token in tokens)
 
     def take_text(self, *, final: bool = False) -> str:
-        """Text that is new since the last call and cannot be taken back; `final`: no more text comes."""
+        """Return new text that is settled; `final`: no more text follows."""
         self._read()
         return self._scanner.take(final=final or self.finish_reason is not None)
 
     @property
     def text(self) -> str | None:
-        """The text so far, None without a tokenizer."""
+        """Text so far; None without a tokenizer."""
         if self._decoder is None:
             return None
         self._read()
@@ -215,7 +215,7 @@ class NewText:
 
 
 def overlap(text: str, string: str) -> int:
-    """Length of the longest proper beginning of `string` that `text` ends with."""
+    """Return the length of the longest proper prefix of `string` that `text` ends with."""
     for length in range(min(len(string) - 1, len(text)), 0, -1):
         if text.endswith(string[:length]):
             return length

@@ -1,8 +1,8 @@
-"""Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
+"""Figure 1 of the paper for terminals and notebooks: each round's draft and what was accepted.
 
-A line is a round: accepted drafts (green), rejected drafts (red, struck out), then the target's own token
-(blue, underlined). No two kinds differ by color alone, and tints are told apart with every kind of color
-vision. Plain decoding, where each round is one token of the target, is shown as one paragraph.
+One line per round: accepted draft tokens (green), rejected ones (red, struck out), then the target's own
+token (blue, underlined). Statuses never differ by color alone, and all tints are distinct under color
+blindness. Plain decoding is one paragraph.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
 FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
-"""Why a text ended; see `specdec.Result`."""
+"""Reason why a text ended; see `specdec.Result`."""
 
 _ANSI = {
     "accepted": "\x1b[32m", "rejected": "\x1b[31;9m", "unseen": "\x1b[2;31;9m", "target": "\x1b[94;4m",
     "plain": "\x1b[94m", "cut": "\x1b[2m", "prompt": "\x1b[2m",
 }  # fmt: skip
-"""By kind of text; "plain" is text that is the target's altogether."""
+"""By status; "plain" is the text of plain decoding."""
 _ANSI_END = "\x1b[0m"
 _MARKS = {"rejected": ("~~", "~~"), "unseen": ("~~", "~~"), "target": ("[", "]"), "cut": ("{", "}")}
 _MEANINGS = {
     "accepted": "accepted draft",
     "rejected": "rejected draft",
-    "unseen": "draft behind a rejected one",
+    "unseen": "draft after a rejected one",
     "target": "the target's own token",
     "cut": "cut off by the stop",
 }
 _LEGEND = ("accepted", "rejected", "target")
 _SIGNS = {"\n": "⏎", "\r": "␍", "\t": "⇥", "\u2028": "⏎", "\u2029": "⏎"}
-_N_CONTEXT = 8  # tokens that are sure to hold the beginning of an incomplete character
-_N_PROMPT = 300  # characters of the prompt that are shown
+_N_CONTEXT = 8  # tokens that surely cover an incomplete character
+_N_PROMPT = 300  # characters of the prompt to show
 _COLUMNS = 11  # width of a round's number and counts before its text
 
 _STYLE = """
@@ -62,7 +62,7 @@ _STYLE = """
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DecodedText:
-    """What the figure is made of, the first fields of `specdec.Result`."""
+    """Content of the figure: the first fields of `specdec.Result`."""
 
     text: str | None
     tokens: list[int]
@@ -79,15 +79,15 @@ class DecodedText:
 
 @dataclass(frozen=True, slots=True)
 class FigurePiece:
-    """A token as the figure shows it: its text, with control characters made visible, and its id.
+    """A token in the figure: its text with control characters made visible, and its id.
 
-    `kind` is "accepted", "rejected", "unseen" (a draft after a rejected one), "target" (a token of the
-    target) or "cut" (after the end of the text); `origin` is as in `Round.origin`, "draft" for all drafts;
-    `beta` is that of the position, where it was judged.
+    `status` is "accepted", "rejected", "unseen" (after a rejected one), "target" (the target's own token) or
+    "cut" (after the end of the text). `origin` is as in `Round.origin`, "draft" for all draft tokens. `beta`
+    is that of the position, if judged.
     """
 
     text: str
-    kind: str
+    status: str
     token: int
     origin: str
     beta: float | None = None
@@ -95,23 +95,23 @@ class FigurePiece:
 
 @dataclass(frozen=True)
 class FigureTexts:
-    """What the figure shows without a tokenizer: the end of the prompt, and texts of each round's pieces."""
+    """Texts of the figure without a tokenizer: end of the prompt, and the pieces of each round."""
 
     prompt: str
     rounds: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, result: DecodedText) -> FigureTexts:
-        """Those of a result."""
+        """Return the texts of a result."""
         figure = Figure.of(result)
         rounds = tuple(tuple(piece.text for piece in figure.pieces(round_)) for round_ in result.trace.rounds)
         return cls(figure.prompt, rounds)
 
 
 class Figure:
-    """Turns rounds into pieces, in order, as they come; without a tokenizer it shows `texts`, or ids.
+    """Turns successive rounds into pieces; without a tokenizer it shows `texts`, or ids.
 
-    `prompt_ids` are what the first round continues, `source` is what the encoder of an encoder-decoder read.
+    `prompt_ids` precede the first round; `source` is the encoder's input, if any.
     """
 
     def __init__(
@@ -126,32 +126,32 @@ class Figure:
 
     @classmethod
     def of(cls, result: DecodedText) -> Figure:
-        """That of a result."""
+        """Make the figure of a result."""
         return cls(result.tokenizer, result.prompt_ids, source_of(result), result.figure_texts)
 
     @property
     def prompt(self) -> str:
-        """The end of the prompt as text, or as ids without a tokenizer; after the end of the source."""
+        """End of the prompt as text, or ids without a tokenizer, after the end of the source."""
         if self._texts is not None:
-            return visible(self._texts.prompt)  # they may come from a file of somebody else
+            return visible(self._texts.prompt)  # may come from an untrusted file
         ids = self._prompt_ids
         text = _ids(ids) if self._tokenizer is None else self._tokenizer.decode(ids)
         return _end(text) if self._source is None else f"{_end(self._source)} → {_end(text)}"
 
     def pieces(self, round_: Round) -> list[FigurePiece]:
-        """The pieces of the next round: accepted drafts, the other drafts, the target's own token."""
+        """Return the next round's pieces: accepted draft tokens, the others, the target's own token."""
         pieces = []
         rows = round_.rows
         verified = (0, *(rows[node] for node in round_.path))
-        judged = dict(zip(verified, round_.betas, strict=False))  # by the row that the drafts are children of
+        judged = dict(zip(verified, round_.betas, strict=False))  # by the row of their parents
         for position, node in enumerate(round_.path):
-            kind = "accepted" if position < round_.kept else "cut"
+            status = "accepted" if position < round_.kept else "cut"
             beta = judged.get(rows[round_.parents[node - 1]])
-            pieces.append(self._piece(self._decoder, round_.drafted[node - 1], kind, "draft", beta))
+            pieces.append(self._piece(self._decoder, round_.drafted[node - 1], status, "draft", beta))
             self._remember(round_.drafted[node - 1])
         pieces += self._not_accepted(round_, judged)
-        kind = "target" if round_.kept == len(round_.tokens) else "cut"
-        pieces.append(self._piece(self._decoder, round_.token, kind, round_.origin[-1], None))
+        status = "target" if round_.kept == len(round_.tokens) else "cut"
+        pieces.append(self._piece(self._decoder, round_.token, status, round_.origin[-1], None))
         self._remember(round_.token)
         if self._texts is not None:
             texts = self._texts.rounds[self._n_rounds]
@@ -160,7 +160,7 @@ class Figure:
         return pieces
 
     def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[FigurePiece]:
-        """The drafts off the accepted path, each decoded after its own ancestors."""
+        """Decode the draft tokens off the accepted path, each after its own ancestors."""
         accepted, rows = {0, *round_.path}, round_.rows
         verified = {rows[node] for node in accepted}
         decoders = {round_.path[-1] if round_.path else 0: self._branch()}
@@ -169,26 +169,26 @@ class Figure:
         for node, (token, parent) in enumerate(zip(round_.drafted, round_.parents, strict=True), start=1):
             if node in accepted:
                 continue
-            decoder = decoders.pop(parent, None) or self._branch()  # only a first child goes on with the text
+            decoder = decoders.pop(parent, None) or self._branch()  # for a first child
             decoders[node] = decoder
-            kind = "rejected" if rows[parent] in verified else "unseen"
-            pieces.append(self._piece(decoder, token, kind, "draft", judged.get(rows[parent])))
+            status = "rejected" if rows[parent] in verified else "unseen"
+            pieces.append(self._piece(decoder, token, status, "draft", judged.get(rows[parent])))
         if decoder is not None and (rest := visible(decoder.finish())):
             pieces[-1] = replace(pieces[-1], text=pieces[-1].text + rest)
         return pieces
 
     def _piece(
-        self, decoder: StreamDecoder | None, token: int, kind: str, origin: str, beta: float | None
+        self, decoder: StreamDecoder | None, token: int, status: str, origin: str, beta: float | None
     ) -> FigurePiece:
         if decoder is None:
-            return FigurePiece(f" {token}", kind, token, origin, beta)
+            return FigurePiece(f" {token}", status, token, origin, beta)
         text = visible(decoder.feed([token])) or self._name(token)
         if text.isspace():
             text = text.replace(" ", "␣")
-        return FigurePiece(text, kind, token, origin, beta)
+        return FigurePiece(text, status, token, origin, beta)
 
     def _name(self, token: int) -> str:
-        """What stands for a token without text: its name; nothing for a part of a character."""
+        """Return a placeholder for a token without text: its name, or "" inside a character."""
         if isinstance(self._tokenizer, ByteTokenizer):
             if self._tokenizer.text_bytes(token):
                 return ""
@@ -198,7 +198,7 @@ class Figure:
         return "" if self._tokenizer is not None and self._tokenizer.decode([token]) else f"<{token}>"
 
     def _branch(self) -> StreamDecoder | None:
-        """A decoder for what follows the tokens so far; the incomplete character they may end in included."""
+        """Return a decoder that continues the tokens so far, including an incomplete last character."""
         if self._tokenizer is None:
             return None
         decoder = StreamDecoder(self._tokenizer, continuing=True)
@@ -210,7 +210,7 @@ class Figure:
 
 
 def source_of(result: DecodedText) -> str | None:
-    """The source of a result as text, or as ids without a tokenizer; None where there is none."""
+    """Return the source of a result as text, or as ids without a tokenizer; None without a source."""
     return result.source_text if result.source_ids is None or result.source_text else _ids(result.source_ids)
 
 
@@ -223,7 +223,7 @@ def _end(text: str) -> str:
 
 
 def visible(text: str, *, keep_lines: bool = False) -> str:
-    """`text` with control characters shown as signs: line breaks too, save with `keep_lines`."""
+    """Replace control characters by signs, line breaks too unless `keep_lines`."""
     if text.isprintable():
         return text
     shown = []
@@ -234,52 +234,52 @@ def visible(text: str, *, keep_lines: bool = False) -> str:
 
 
 def use_color(stream: TextIO | None = None) -> bool:
-    """Whether to color what goes to `stream` (standard output): to a terminal that can, without NO_COLOR."""
+    """Whether to color output to `stream` (standard output): a capable terminal without NO_COLOR."""
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # no file, or a closed one
+    except (AttributeError, ValueError):  # not a file, or closed
         return False
 
 
-def paint(text: str, kind: str, color: bool) -> str:
-    """A run of text of one kind, in its color or between its marks."""
+def paint(text: str, status: str, color: bool) -> str:
+    """Color or mark some text of one status."""
     if not text:
         return ""
     if color:
-        return f"{_ANSI[kind]}{text}{_ANSI_END}"
-    before, after = _MARKS.get(kind, ("", ""))
+        return f"{_ANSI[status]}{text}{_ANSI_END}"
+    before, after = _MARKS.get(status, ("", ""))
     return f"{before}{text}{after}"
 
 
 def line(round_: Round, pieces: Iterable[FigurePiece], *, color: bool) -> str:
-    """One round as a line: its number from 1, accepted/drafted, its text."""
+    """Format a round as a line: its number from 1, accepted/drafted, its text."""
     return f"{round_.index + 1:>4} {_accepted(round_):>{_COLUMNS - 6}} {_paint_all(pieces, color)}"
 
 
 def _accepted(round_: Round) -> str:
-    """Accepted drafts that stand in the text, as `Trace.n_accepted`, and all drafts."""
+    """Format accepted draft tokens in the result over all draft tokens."""
     return f"{min(round_.n_accepted, round_.kept)}/{round_.n_drafted}"
 
 
 def _paint_all(pieces: Iterable[FigurePiece], color: bool) -> str:
-    # The two kinds of drafts off the path have colors of their own, but one mark.
+    # Both statuses of tokens off the path have their own color, but one mark.
     def type_of(piece: FigurePiece) -> str:
-        return "rejected" if piece.kind == "unseen" and not color else piece.kind
+        return "rejected" if piece.status == "unseen" and not color else piece.status
 
     runs = groupby(pieces, key=type_of)
-    return "".join(paint("".join(piece.text for piece in run), kind, color) for kind, run in runs)
+    return "".join(paint("".join(piece.text for piece in run), status, color) for status, run in runs)
 
 
 def legend(*, color: bool) -> str:
-    """What the colors, or the marks, mean."""
-    return " · ".join(paint(_MEANINGS[kind], kind, color) for kind in _LEGEND)
+    """Explain the colors or marks."""
+    return " · ".join(paint(_MEANINGS[status], status, color) for status in _LEGEND)
 
 
 def terminal(result: DecodedText, *, color: bool | None = None) -> str:
-    """Figure 1 of a result as text, in ANSI colors or with marks; by default what `use_color` says."""
+    """Format Figure 1 as text, with ANSI colors or marks; by default as `use_color` decides."""
     color = use_color() if color is None else color
     figure = Figure.of(result)
     prompt = paint(figure.prompt, "prompt", color)
@@ -291,32 +291,32 @@ def terminal(result: DecodedText, *, color: bool | None = None) -> str:
 
 
 def _paragraph(result: DecodedText) -> str:
-    """What plain decoding gave, where a line a round would be a line a token."""
+    """Format the output of plain decoding as one paragraph."""
     if result.text is None:
         return "".join(f" {token}" for token in result.tokens)
     return visible(result.text, keep_lines=True)
 
 
 def closing(result: DecodedText) -> str:
-    """The figure's last line: tokens, runs of the target, accepted drafts, and why the text ended."""
+    """Format the last line: tokens, target passes, accepted draft tokens, and why the text ended."""
     trace = result.trace
-    drafts = f", {trace.n_accepted} of {trace.n_drafted} drafts accepted" if trace.n_drafted else ""
+    drafts = f", {trace.n_accepted} of {trace.n_drafted} draft tokens accepted" if trace.n_drafted else ""
     reason = {
         "stop": f"stop {result.stop!r}",
         "length": "max_new_tokens reached",
         "context": "context full",
         "error": "a number that is not finite",
     }[result.finish_reason]
-    return f"{trace.n_tokens} tokens in {trace.n_calls} runs of the target{drafts}; ended by: {reason}"
+    return f"{trace.n_tokens} tokens in {trace.n_calls} target forward passes{drafts}; ended by: {reason}"
 
 
 def html(result: DecodedText) -> str:
-    """Figure 1 of a result as an HTML fragment, for light and dark pages, with a tooltip on each token."""
+    """Format Figure 1 as HTML, for light and dark pages, with a tooltip on each token."""
     escape = html_escapes.escape
     figure = Figure.of(result)
     prompt = f'<span class="specdec-prompt">{escape(figure.prompt)}</span>'
     if result.trace.n_drafted:
-        key = " ".join(f'<span class="specdec-{kind}">{escape(_MEANINGS[kind])}</span>' for kind in _LEGEND)
+        key = " ".join(f'<span class="specdec-{one}">{escape(_MEANINGS[one])}</span>' for one in _LEGEND)
         rows = [f'<tr><td></td><td></td><td class="specdec-text">{prompt}</td></tr>']
         for round_ in result.trace.rounds:
             spans = "".join(_span(piece) for piece in figure.pieces(round_) if piece.text)
@@ -334,9 +334,9 @@ def html(result: DecodedText) -> str:
 
 
 def _span(piece: FigurePiece) -> str:
-    what = _MEANINGS[piece.kind]
-    if piece.kind == "target" and piece.origin in ("correction", "bonus"):
+    what = _MEANINGS[piece.status]
+    if piece.status == "target" and piece.origin in ("correction", "bonus"):
         what = {"correction": "correction", "bonus": "bonus token"}[piece.origin]
     beta = "" if piece.beta is None else f", β = {piece.beta:.3f}"
     title = html_escapes.escape(f"id {piece.token}: {what}{beta}")
-    return f'<span class="specdec-{piece.kind}" title="{title}">{html_escapes.escape(piece.text)}</span>'
+    return f'<span class="specdec-{piece.status}" title="{title}">{html_escapes.escape(piece.text)}</span>'

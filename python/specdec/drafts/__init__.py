@@ -1,17 +1,16 @@
-"""Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own.
+"""Draft methods: models, n-gram tables, copying, the target itself, ensembles and Python objects.
 
-Arguments of a class are attributes of the same names, and one that is out of its range or of another type is
-an `InputError` that names it. Files that are damaged, missing or of something else are a `CheckpointError`,
-and tokens that are not the target's a `VocabularyMismatchError`.
-Many classes have these parameters:
+Constructor arguments are attributes of the same names; a wrong type or value raises an `InputError` that
+names the argument. Missing, damaged or unrelated files raise a `CheckpointError`, and tokens that differ from
+the target's a `VocabularyMismatchError`. Many classes share these parameters:
 
 gamma : int, optional
-    Draft tokens a round when the caller of `specdec.generate` does not say, up to 1024. None: 4, or the nodes
-    of the tree, unless the class says otherwise.
+    Default number of draft tokens per round, up to 1024. None: 4 or the number of tree nodes, unless the
+    class says otherwise.
 tree : ParallelChains, StaticTree or DynamicTree, optional
-    Several candidates for each token, as a tree that the target verifies in one pass. None: a chain.
+    Shape of a draft tree, which the target verifies in one pass. None: a chain.
 dtype : {None, "f32", "bf16", "int8", "int4"}
-    The number format of the draft's own matrices; None: that of its file.
+    Number format of the draft's own matrices. None: the format of the file.
 n_threads : int, optional
     Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
 """
@@ -44,7 +43,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.drafts.self_drafts import EarlyExit, Lookahead, SkipLayers
     from specdec.drafts.trees import DynamicTree, ParallelChains, StaticTree
 
-_NAMES = {  # the public names of each module, which is imported when one of them is first used
+_NAMES = {  # public names of each module; the first use of a name imports its module
     "copies": "PromptLookup InputCopy",
     "draft": "Draft RandomDraft",
     "ensemble": "Ensemble",
@@ -103,7 +102,7 @@ __all__ = [
     "named",
 ]  # fmt: skip
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of the package
+if not TYPE_CHECKING:  # hide __getattr__ from type checkers, which would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:

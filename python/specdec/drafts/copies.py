@@ -15,31 +15,30 @@ from specdec.drafts.texts import Text, check_text, ids_of
 from specdec.errors import InputError, type_of
 from specdec.models.model import Model
 
-MAX_CANDIDATES: Final = 16  # continuations that are drafted in one round; the core's SD_MAX_COPIES
-MAX_MATCH: Final = 32  # tokens of a match that are compared; the core's MAX_MATCH
+MAX_CANDIDATES: Final = 16  # continuations per round; SD_MAX_COPIES of the core
+MAX_MATCH: Final = 32  # longest match that is compared, in tokens; MAX_MATCH of the core
 MAX_START: Final = 2**31 - 1
-PREDICTION_GAMMA: Final = 15  # draft tokens of a round that are copied from a prediction
+PREDICTION_GAMMA: Final = 15  # draft tokens per round copied from a prediction
 
 
 class PromptLookup(Draft):
-    """A draft that copies: what followed the longest suffix of the text that occurs in it before.
+    """Prompt lookup: copies what followed the longest suffix of the text that occurred before.
 
-    For texts that repeat themselves: quoting, summaries, code, tables, answers from documents. A draft token
-    costs nothing; where nothing repeats, there is none. A suffix automaton (Blumer et al. 1985) finds the
-    suffix in O(1) a token, as in SAM Decoding (Hu et al. 2024, arXiv 2411.10666); it is the copying of the
-    paper's section 5, not restricted to the input. A copy that reaches the end of the text continues with
-    what it copied, so it follows a period of any length.
+    For texts that repeat themselves: quotes, summaries, code, tables, answers from documents. Drafting costs
+    almost nothing, and proposes nothing where no suffix repeats. A suffix automaton (Blumer et al. 1985)
+    finds the suffix in O(1) per token, as in SAM Decoding (Hu et al. 2024, arXiv 2411.10666). A copy that
+    reaches the end of the text continues with its own tokens, and so follows a period of any length.
 
     Parameters
     ----------
     documents : list of str or of sequences of int, optional
-        Other texts to copy from, where their match is longer than that in the text itself; encoded with the
-        target's tokenizer, without BOS. Their automaton, for all runs, takes 100 to 170 bytes a token.
+        More texts to copy from when their match is longer than the match in the text itself. Encoded with the
+        target's tokenizer, without BOS. Their automaton takes 100 to 170 bytes per token.
     min_match : int, optional
-        The shortest match, in tokens, that is copied from, at least 1.
+        Shortest match in tokens, at least 1.
     n_candidates : int, optional
-        1: a chain. More, up to 16: a tree with other continuations of the matches and of their suffixes. The
-        tokens of a round go where they are likeliest to be accepted.
+        1: a chain. 2 to 16: a tree with other continuations of the match and of its suffixes; each round
+        spends its tokens where acceptance is most likely.
     gamma : int, default 8
     """
 
@@ -59,11 +58,11 @@ class PromptLookup(Draft):
         self._made_for: tuple[object, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_automaton": None, "_made_for": None}  # made again for a target
+        return vars(self) | {"_automaton": None, "_made_for": None}  # rebuilt for a target
 
     def describe(self, target: Model) -> Description:
         wanted = target.tokenizer, target.config["n_vocab"]
-        if self._documents and self._made_for != wanted:  # texts may be other tokens for another target
+        if self._documents and self._made_for != wanted:  # another target may tokenize texts differently
             pieces = [np.full(1, -1, np.int32)]
             for i, document in enumerate(self._documents):
                 pieces += [ids_of(f"documents[{i}]", document, target), pieces[0]]
@@ -78,26 +77,26 @@ class PromptLookup(Draft):
 
 
 class InputCopy(Draft):
-    """A draft that goes through the input: for correcting, rewriting or translating code line by line.
+    """Copies the input in order: for correcting or rewriting it, or translating code line by line.
 
-    The aggressive decoding of Sun et al. 2021 (arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192),
-    under any rule, so for sampling too. The draft tokens are the rest of the input. Where the target rejects
-    one, the draft looks in the input for the longest suffix of the output, of equally long ones the nearest
-    ahead. As long as that is shorter than `min_match`, the likeliest edits are drafted, where Sun et al.
-    decode token by token: tokens left out, replaced or inserted; after eight unmatched tokens nothing.
+    Aggressive decoding (Sun et al. 2021, arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192) under any
+    verification rule. The draft tokens are the rest of the input. After a rejection the draft searches the
+    input for the longest suffix of the output; ties go to the nearest match ahead. While that match is
+    shorter than `min_match`, it proposes the likeliest edits (deletion, replacement, insertion), where Sun et
+    al. decode token by token. After eight unmatched tokens it proposes nothing.
 
     Parameters
     ----------
     source : str or sequence of int, optional
-        The input; a text is encoded with the target's tokenizer, without BOS. None: of each sequence its
-        prompt, or the source where the target is an encoder-decoder.
+        The input; a text is encoded with the target's tokenizer, without BOS. None: the prompt of each
+        sequence, or the source if the target is an encoder-decoder.
     start : int, optional
-        Index in the source at which the output is expected to begin: after an instruction, for example. If it
-        begins elsewhere, the draft finds the match by itself.
+        Source index where the output is expected to begin, such as after an instruction. If it begins
+        elsewhere, the draft finds the match itself.
     min_match : int, optional
-        How many tokens must match, 1 to 32, for a match in the source to be believed.
+        Tokens that must match in the source, 1 to 32.
     n_candidates : int, optional
-        Hypotheses about an edit that are drafted, up to 3: 1 is a chain, more make a tree.
+        Edit hypotheses to draft, up to 3. 1: a chain; more: a tree.
     gamma : int, default 8
     """
 
@@ -114,7 +113,7 @@ class InputCopy(Draft):
     def describe(self, target: Model) -> Description:
         encoder, n_vocab = target.config.encoder, target.config.n_vocab
         if self._source is None and encoder is not None and encoder.n_vocab != n_vocab:
-            why = f"as the encoder of {target.path} has {encoder.n_vocab} of its own"
+            why = f"as the encoder of {target.path} has another of {encoder.n_vocab}"
             raise InputError.of("source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, {why}")
         source = None if self._source is None else ids_of("source", self._source, target)
         return "input_copy", {"source": source, **self._settings}
@@ -134,7 +133,7 @@ def _shown(draft: PromptLookup | InputCopy, source: str) -> str:
 
 
 class PredictionCopy(InputCopy):
-    """Copies from the prediction of each text (`_core.Settings.prediction`); nothing where there is none."""
+    """Copies from each sequence's prediction (`_core.Settings.prediction`), if it has one."""
 
     def __init__(self) -> None:
         super().__init__(min_match=2, gamma=PREDICTION_GAMMA)

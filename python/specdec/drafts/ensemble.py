@@ -1,4 +1,4 @@
-"""Several drafts at once, and only those that pay."""
+"""Several drafts at once."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ from specdec.errors import InputError
 from specdec.models.model import Model
 
 EVERY_DRAFT: Final = 2**64 - 1
-"""`_core.Settings.drafters` of a text that all drafts of a session draft for."""
+"""`_core.Settings.drafters` of a sequence that uses all drafts of a session."""
 
 
 class Ensemble(Draft):
-    """Several drafts at once: their draft tokens become one tree, and those that do not pay are left out.
+    """Several drafts whose tokens are merged into one tree; drafts that do not pay are skipped.
 
-    In every round the drafts are asked in the given order, so name cheap ones first. The target reads the
-    tokens of all as one tree, equal beginnings once (SpecInfer's merged trees, arXiv 2305.09781).
+    Each round asks the drafts in the given order, so list cheap ones first. The target verifies their tokens
+    as one tree with shared prefixes (SpecInfer's merged trees, arXiv 2305.09781).
 
-    A token is drafted only if what it is expected to add to the drafts before is worth its time: the policy
-    of ``gamma="auto"`` (`specdec.AdaptiveGamma`) for each draft, learned from the rounds. So a model is not
-    asked where a copied passage continues, and where no draft pays, none is asked. One that does not pay is
-    tried again, less and less often; one that pays is left out for a round or two now and then. That is exact
-    with every rule that takes trees, as it depends on earlier rounds, the clock and tokens that stay.
+    With `adaptive`, a token is drafted only if its expected gain over the earlier drafts is worth its time:
+    the policy of ``gamma="auto"`` (`specdec.AdaptiveGamma`) for each draft, learned from measured rounds. So
+    a model is not run while a copied passage continues. Drafts that do not pay are retried less and less
+    often; drafts that pay are occasionally skipped. This is exact with every rule that accepts trees, because
+    it depends on earlier rounds, the clock and committed tokens only.
 
     Parameters
     ----------
     *drafts : Model, path, hub name, Draft or Drafter
-        At least one; each is asked for at most as many tokens as it drafts by default.
+        At least one; each proposes at most its own default number of tokens.
     adaptive : bool, default True
-        Leave out drafts and tokens that do not pay, by measured times: with ``verify="rejection"`` and a
-        temperature above 0 a seed then fixes the distribution of the output, not the output. False: all are
-        asked in every round, the budget is split evenly, and runs can be repeated.
+        Skip drafts and tokens that do not pay, by measured times. With ``verify="rejection"`` and temperature
+        above 0, a seed then fixes the distribution of the output but not the output. False: ask all drafts in
+        every round and split the budget evenly; runs are reproducible.
 
     Attributes
     ----------
     drafts : tuple of Draft
-        A model that was given is a `ModelDraft` of it.
+        The drafts; a model becomes a `ModelDraft`.
     gamma : int
-        The sum of the drafts' own, at most 1024: draft tokens of a round. With fewer, a draft that brings
-        more gets more of them.
+        Sum of the drafts' gammas, at most 1024. With a smaller budget, better drafts get larger shares.
     """
 
     def __init__(self, *drafts: DraftLike, adaptive: bool = True) -> None:
@@ -89,7 +88,7 @@ class Ensemble(Draft):
 
 
 class DraftSelection(Ensemble):
-    """Drafts of at most `gammas` tokens, after copies of `predictions`; each text names those that it has."""
+    """Drafts of at most `gammas` tokens, after copies of predictions; each sequence selects its own."""
 
     def __init__(
         self, drafts: Sequence[Draft], gammas: Sequence[int], *, predictions: bool, adaptive: bool
@@ -104,12 +103,12 @@ class DraftSelection(Ensemble):
         return self._own_gammas
 
     def bits(self, index: int | None, *, predicted: bool) -> int:
-        """Return those that draft for a text: that with this index, if any, and copies of its prediction."""
+        """Return the bit mask of a sequence's drafts: the one at `index` and copies of its prediction."""
         found = 1 if predicted and self._n_copies else 0
         return found if index is None else found | 1 << (self._n_copies + index)
 
     @property
     def most(self) -> int:
-        """Draft tokens of a text in a round at most."""
+        """Largest number of draft tokens of a sequence in a round."""
         of_drafts = self._own_gammas[self._n_copies :]
         return min(max(of_drafts, default=0) + sum(self._own_gammas[: self._n_copies]), MAX_GAMMA)

@@ -1,4 +1,4 @@
-"""Drafts that remember texts, and their files: arrays of integers in safetensors."""
+"""Drafts that learn from generated texts, and their files: integer arrays in safetensors."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from specdec.models.origin import ReadFiles
 
 
 class IntegerFile:
-    """The arrays of integers of a file, taken one by one; `expected` is metadata that the file must have."""
+    """Integer arrays of a safetensors file with the metadata `expected`, taken one by one."""
 
     def __init__(self, path: Path, expected: Mapping[str, str]) -> None:
         self.path = path
-        self.tensors, self.metadata = read_safetensors_with_metadata(path)  # those that are not taken yet
+        self.tensors, self.metadata = read_safetensors_with_metadata(path)  # not taken yet
         for name, value in expected.items():
             if self.metadata.get(name) != value:
                 raise CheckpointError.of(path, name, self.metadata.get(name), as_json(value))
 
     def take(self, name: str, *, mmap: bool = False) -> NDArray[Any]:
-        """Take an array, in memory or as a view of the mapped file."""
+        """Take an array, in memory or as a view of the mapped file, out of `tensors`."""
         if name not in self.tensors:
             raise CheckpointError(f"{self.path}: tensor '{name}' is missing")
         return self.tensors.pop(name).integers(mmap=mmap)
 
     def take_ids(self, name: str) -> NDArray[np.int32]:
-        """Take an array of int32 of one dimension, in memory."""
+        """Take a one-dimensional int32 array, in memory."""
         array = self.take(name)
         if array.dtype != np.int32 or array.ndim != 1:
             found = f"shape {array.shape} and dtype {array.dtype}; expected one dimension and int32"
@@ -51,31 +51,31 @@ class IntegerFile:
         return array
 
     def number(self, name: str, low: int, high: int) -> int:
-        """Return a field of the metadata that is an integer from low to high."""
+        """Return a metadata field as an integer from low to high."""
         text = self.metadata.get(name, "")
         if text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high:
             return int(text)
         raise CheckpointError.of(self.path, name, text, f"an integer, {low} to {high}")
 
     def check_end(self, of: str) -> None:
-        """Refuse a file with arrays that have not been taken; `of` is what it holds."""
+        """Refuse a file with further arrays; `of` describes the contents."""
         if self.tensors:
-            raise CheckpointError(f"{self.path}: tensor '{min(self.tensors)}' is none of {of}")
+            raise CheckpointError(f"{self.path}: tensor '{min(self.tensors)}' is not part of {of}")
 
 
 Memory = TypeVar("Memory", bound="MemoryDraft")
 
 
 class MemoryDraft(Draft):
-    """A draft that one object shares between texts, with a file to save it, which a pickle names."""
+    """A draft whose knowledge sequences share; its pickle names the file it was saved to."""
 
-    metadata: ClassVar[Mapping[str, str]]  # of its file
-    holds: ClassVar[str]  # its file, in messages
-    sizes: ClassVar[Mapping[str, int]]  # arguments that the file has, and the largest of each
+    metadata: ClassVar[Mapping[str, str]]  # of the file
+    holds: ClassVar[str]  # contents of the file, for messages
+    sizes: ClassVar[Mapping[str, int]]  # arguments stored in the file, with the largest value of each
 
     def __init__(self) -> None:
         self.n_vocab: int | None = None
-        self._lock = threading.Lock()  # of who changes it, or begins a text
+        self._lock = threading.Lock()  # for changes and new sequences
         self._n_begun = 0
         self._has_begun = False
         self._file: ReadFiles | None = None  # loaded from or saved to last
@@ -83,22 +83,22 @@ class MemoryDraft(Draft):
     @property
     @abstractmethod
     def _settings(self) -> dict[str, Any]:
-        """The arguments that it was made with."""
+        """The constructor arguments."""
 
     @abstractmethod
     def _knows_something(self) -> bool:
-        """Return whether it differs from a new object."""
+        """Return whether the draft has learned anything."""
 
     @abstractmethod
     def _stored(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
-        """Return the numbers of the file, but for its `sizes`, and its arrays."""
+        """Return the numbers of the file, except `sizes`, and its arrays."""
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is not None:
             return loaded_again, (type(self), self._file.reference(), (), self._settings)
         if self._has_begun or self._knows_something():
             expected = "one that was saved to a file or loaded from one, which a pickle names"
-            raise InputError(f"{self!r} cannot be pickled, as it lives in this process; expected {expected}")
+            raise InputError(f"{self!r} is only in this process and cannot be pickled; expected {expected}")
         return partial(type(self), **self._settings), ()
 
     def rng_key(self) -> tuple[int, ...]:
@@ -111,12 +111,12 @@ class MemoryDraft(Draft):
             return self._n_begun
 
     def _as_snapshot_of(self, other: MemoryDraft) -> None:
-        """Count texts from where `other` is now; called after its knowledge was copied."""
+        """Take over the counters of `other`, whose knowledge was copied before."""
         self._n_begun, self._has_begun = other._n_begun, other._has_begun
         self.n_vocab, self._snapshot_of = other.n_vocab, other
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file (safetensors), for `load`. A file that is there is replaced."""
+        """Write the draft to a safetensors file, for `load`; replace an existing file."""
         file = check_path("path", path)
         numbers, arrays = self._stored()
         numbers |= {name: getattr(self, name) for name in self.sizes} | {"n_begun": self._next_text()}
@@ -127,7 +127,7 @@ class MemoryDraft(Draft):
 
     @classmethod
     def load(cls: type[Memory], path: str | os.PathLike[str], **settings: Any) -> Memory:
-        """Read what `save` wrote; `settings` are arguments of the class, by default those of the file."""
+        """Read a file that `save` wrote; `settings` override constructor arguments."""
         location = check_path("path", path, CheckpointError)
         files, file = ReadFiles.at(location, [location]), IntegerFile(location, cls.metadata)
         n_begun = file.number("n_begun", 0, 2**62)
@@ -136,7 +136,7 @@ class MemoryDraft(Draft):
             draft._fill(file)
         except CheckpointError:
             raise
-        except ValueError as error:  # the core names no file
+        except ValueError as error:  # the core does not name the file
             raise CheckpointError(f"{location}: {error}") from error
         file.check_end(cls.holds)
         draft._n_begun, draft._file = n_begun, files
@@ -144,7 +144,7 @@ class MemoryDraft(Draft):
 
     @abstractmethod
     def _fill(self, file: IntegerFile) -> None:
-        """Take what `_stored` gave into a new object; a ValueError is one of the file."""
+        """Fill a new object from a file; a ValueError means that the file is damaged."""
 
 
 MAX_TOKENS: Final = 2**28
@@ -154,54 +154,52 @@ _SETTINGS: Final = ("max_tokens", "max_depth", "factor", "min_probability", "min
 
 
 class SuffixDecoding(MemoryDraft):
-    """A draft that remembers outputs: what followed the text's longest suffix in them, by frequency.
+    """Suffix decoding: proposes the most frequent continuations of the longest suffix in past outputs.
 
-    Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975), without training and without a model, for requests
-    that resemble earlier ones: agents that ask again with small changes, pipelines, templates. Give the same
-    object to every call: each text is remembered when it ends, and drafts for the texts that begin
-    afterwards, also in other threads. Where the text itself promises more than the memory, its own earlier
-    tokens are copied.
+    A model-free, training-free draft (Oliaro et al. 2024, arXiv 2411.04975) for requests that resemble
+    earlier ones, such as agent loops, pipelines and templates. Give the same object to every call: it records
+    each output when it ends and drafts for later sequences, in other threads too. If the text itself promises
+    more than the memory, the draft copies from the text.
 
-    In each round the longest suffix of the text that occurs in the memory is looked for, up to `max_depth`
-    tokens, and that in the text before. What followed its occurrences (256 of them at most) is a tree, in
-    which a token's value is the product of the shares of occurrences down to it. The best tokens by that
-    value are drafted, at most `factor` for each token of the suffix, of the tree with the larger sum.
+    Each round looks up the longest suffix of the text, up to `max_depth` tokens, in the memory and in the
+    earlier text. The continuations of at most 256 occurrences make up a tree; the value of a token is the
+    product of the shares of occurrences along its path. The draft takes the tree with the larger sum of
+    values, and from it the best tokens, at most `factor` per suffix token.
 
-    The outputs are kept as a suffix tree without edges: 8 bytes a token, and 4 bytes for each of up to
-    `max_depth` tokens of the prompt before an output. To remember a text takes some 20 milliseconds for each
-    million tokens of the memory, and twice the memory for that moment.
+    The memory is a suffix tree without edges: 8 bytes per token, and 4 bytes for each of up to `max_depth`
+    prompt tokens before an output. Adding a text takes about 20 ms per million tokens in the memory, and
+    temporarily doubles it.
 
     Parameters
     ----------
     max_tokens : int, default 1000000
-        Tokens that are kept at most, the ends of prompts included; the oldest texts leave. Up to 2**28.
+        Capacity in tokens, ends of prompts included, up to 2**28; the oldest texts are dropped.
     max_depth : int, default 64
-        Tokens of a suffix that are looked at, 1 to 1024.
+        Longest suffix in tokens, 1 to 1024.
     factor : float, default 1.0
-        Draft tokens for each token of the suffix, above 0; at least one where there is a suffix.
+        Draft tokens per suffix token, above 0; at least one if a suffix matches.
     min_probability : float, default 0.1
-        A token is drafted only if its value is at least this; above 0, at most 1.
+        Smallest value of a draft token; above 0, at most 1.
     min_match : int, default 2
-        The shortest suffix, in tokens, that is looked for, at least 1.
+        Shortest suffix in tokens, at least 1.
     branches : bool, default True
-        True: a tree. False: a chain, which every rule takes.
+        True: a tree. False: a chain, which every rule accepts.
     gamma : int, default 16
 
     Attributes
     ----------
     n_vocab : int or None
-        Tokens of the vocabulary, once the memory has had a target; others are refused then.
+        Vocabulary size of the first target; other targets are refused.
 
     Notes
     -----
-    Exact with every rule: draft tokens are point masses, of outputs whose random numbers are independent of
-    the text's, as those of a text are made of the seed and of how many texts this memory has begun with. So
-    with the rejection rule a sample follows from the seed and the memory; its distribution does not depend on
-    the memory, and greedy and coupled output is a function of the model and the seed as always.
+    Exact with every rule: draft tokens are point masses from outputs whose random numbers are independent of
+    the sequence's, which depend on the seed and the number of earlier sequences. With the rejection rule a
+    sample depends on the seed and the memory, but its distribution does not. Greedy and coupled output
+    depends on the model and the seed alone.
 
-    Of a call that ended early the tokens that were committed are remembered. Texts are kept in the clear, in
-    memory and in files. A pickle names the file that the memory was loaded from or saved to last; one that
-    has no file and has begun a text cannot be pickled.
+    An interrupted call records its committed tokens. Texts are stored unencrypted, in memory and in files. A
+    pickle names the file last loaded or saved; a used memory without a file cannot be pickled.
     """
 
     metadata: ClassVar = {"format": "specdec suffix memory", "version": "1"}
@@ -224,7 +222,7 @@ class SuffixDecoding(MemoryDraft):
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
         super().__init__()
         self._tree = _core.SuffixTree(self.max_tokens, self.max_depth)
-        self._origin = 0  # a digest of all texts that were added by hand
+        self._origin = 0  # digest of all texts passed to `add`
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -232,21 +230,21 @@ class SuffixDecoding(MemoryDraft):
 
     @property
     def n_texts(self) -> int:
-        """Outputs that are kept."""
+        """Number of stored outputs."""
         return self._tree.n_texts
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that are kept, the ends of prompts included."""
+        """Number of stored tokens, ends of prompts included."""
         return self._tree.n_tokens
 
     @property
     def n_bytes(self) -> int:
-        """Memory held."""
+        """Memory in bytes."""
         return self._tree.n_bytes
 
     def texts(self) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """What is kept, the oldest first: the end of the prompt and the output, [n_tokens] each."""
+        """Return the end of the prompt and the output of each text, [n_tokens] each, the oldest first."""
         tokens, lengths, n_before = self._tree.texts()
         ends = np.cumsum(lengths, dtype=np.int64)
         return [
@@ -255,7 +253,7 @@ class SuffixDecoding(MemoryDraft):
         ]
 
     def add(self, ids: Ids, prompt: Ids = ()) -> None:
-        """Remember an output made without this memory, after the last `max_depth` ids of its prompt."""
+        """Add an output made without this memory, after the last `max_depth` ids of its prompt."""
         n_vocab = MAX_VOCABULARY if self.n_vocab is None else self.n_vocab
         before, tokens = check_ids(prompt, n_vocab), check_ids(ids, n_vocab)
         self._add(before, tokens)
@@ -313,38 +311,37 @@ class SuffixDecoding(MemoryDraft):
 MAX_K: Final = 64
 N_NODES: Final = 8
 RANK_CHANCES: Final = (0.45, 0.12, 0.06, 0.04, 0.03, 0.02, 0.015, 0.012)
-"""How often the token of each rank comes, roughly: between text that repeats itself and sampled text."""
+"""Rough acceptance rate by rank, between those of repetitive and of sampled text."""
 
 
 class TokenRecycling(MemoryDraft):
-    """A draft that recycles what the target said: the most probable tokens after each token, last time.
+    """Token recycling: proposes the target's most probable tokens after each token, as last seen.
 
-    Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix of 4 k
-    bytes a token has, for each token, those of the largest logits when the target last read it. A tree is
-    filled from it: child number r of a node is the token of rank r after the node's token. After each round
-    the rows of all tokens of the tree, rejected ones too, are replaced by what the target predicts now. So
-    the first rounds draft nothing, and each text leaves the matrix to the next ones: give the same object to
-    every call. Prompts are read without logits and teach it nothing.
+    A model-free, training-free draft (Luo et al. 2024, arXiv 2408.08696). For each token a matrix stores the
+    k tokens with the largest logits when the target last read it. A tree is filled from the matrix: child r
+    of a node is the token of rank r after the node's token. Each round updates the rows of all tree tokens,
+    rejected ones included. The first rounds draft nothing, so give the same object to every call. Prompts are
+    read without logits and update nothing.
 
     Parameters
     ----------
     k : int, default 8
-        Tokens that are kept for each token, 1 to 64.
+        Stored tokens per token, 1 to 64; the matrix takes 4 k bytes per token.
     tree : StaticTree, optional
-        The shape, whatever its `how`; a node has at most k children. By default ``StaticTree.expected`` of 8
-        nodes; wider trees, as in the paper, bring more tokens where rows of the target are nearly free.
+        Tree shape, with at most k children per node; its `how` is ignored. None: ``StaticTree.expected`` with
+        8 nodes. Wider trees, as in the paper, pay if verifying more tokens costs little.
 
     Attributes
     ----------
     gamma : int
-        The nodes of the tree: draft tokens of a round when the caller does not say.
+        Number of tree nodes, the default number of draft tokens per round.
     n_vocab : int or None
-        Tokens of the vocabulary, once the draft has had a target; others are refused then.
+        Vocabulary size of the first target; other targets are refused.
 
     Notes
     -----
-    Exact with every rule that takes trees; a tree that is a chain is taken by every rule. Seeds and pickles
-    are as of `SuffixDecoding`.
+    Exact with every rule that accepts trees, and with every rule if the tree is a chain. Seeds and pickles
+    behave as in `SuffixDecoding`.
     """
 
     metadata: ClassVar = {"format": "specdec token recycling", "version": "1"}
@@ -371,9 +368,9 @@ class TokenRecycling(MemoryDraft):
         return self._matrix is not None and bool((self._matrix.rows() >= 0).any())
 
     def rows(self) -> NDArray[np.int32]:
-        """A copy of the matrix, [n_vocab, k]: the best first, -1 where nothing is known yet."""
+        """Return a copy of the matrix, [n_vocab, k]: the best token first, -1 where none is known."""
         if self._matrix is None:
-            raise InputError("the draft has had no target yet; expected one that was used")
+            raise InputError("the draft has no target yet; expected one that was used")
         return self._matrix.rows()
 
     def snapshot(self) -> TokenRecycling:

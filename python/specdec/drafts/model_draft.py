@@ -1,4 +1,4 @@
-"""A smaller model as draft: in chains, in trees, with a draft of its own, of another vocabulary."""
+"""Draft models: chains, trees, nested drafts, and models with another vocabulary."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = 
 
 
 def same_vocabulary(target: Model, draft: Model) -> bool:
-    """Return whether two models have the same tokens; True where one of them has no tokenizer.
+    """Return whether two models have the same tokens; True if one has no tokenizer.
 
-    Other tokens whose bytes are not known are refused, as they cannot be translated.
+    Refuse a different vocabulary whose token bytes are unknown.
     """
     try:
         check_same_vocabulary(target, draft)
     except VocabularyMismatchError as error:
         for model in (target, draft):
             if not isinstance(model.tokenizer, ByteTokenizer):
-                unknown = f"{model.path} has no tokenizer whose tokens are known as bytes, to translate them"
+                unknown = f"tokens of {model.path} have no known bytes, so they cannot be translated"
                 raise VocabularyMismatchError(f"{error}; {unknown}") from None
         if draft.config.encoder is not None and None in (target.source_tokenizer, draft.source_tokenizer):
             raise
@@ -60,7 +60,7 @@ def same_vocabulary(target: Model, draft: Model) -> bool:
 
 
 def translation_of(target: Model, draft: Model) -> _core.Translation:
-    """Return the translation of a target and a draft of another vocabulary, made once for each pair."""
+    """Return the cached translation between the vocabularies of a target and a draft."""
     known = _KNOWN.setdefault(target, WeakKeyDictionary())
     if (found := known.get(draft)) is None:
         found = known.setdefault(draft, _translation(target, draft))
@@ -104,9 +104,9 @@ def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
 
 
 def _for_target(tokenizer: ByteTokenizer, text: str, n_before: int) -> list[int]:
-    """Return the target's ids of what follows the first bytes of a text; -1: it is a text by itself.
+    """Return the target's ids of the text after its first `n_before` bytes; -1: encode all, as a new text.
 
-    Where a token reaches across that index, those of what follows alone; none within a character.
+    If a token spans that boundary, encode the rest alone; return none within a character.
     """
     if n_before < 0:
         return tokenizer.encode(text, add_bos=False)
@@ -125,14 +125,14 @@ def _for_target(tokenizer: ByteTokenizer, text: str, n_before: int) -> list[int]
 
 
 def _for_encoder(target: Model, draft: Model) -> Callable[[Sequence[int]], list[int]] | None:
-    """Return what turns a source of the target into that which the draft's encoder reads."""
+    """Return a function that maps source ids of the target to those of the draft's encoder, if it has one."""
     ours, theirs = target.source_tokenizer, draft.source_tokenizer
     if draft.config.encoder is None or ours is None or theirs is None:
         return None
     return lambda ids: theirs.encode(ours.tokenizer.decode(ids))
 
 
-ONLINE_FORMAT: Final = "specdec online draft"  # the format of a file of `OnlineDraft`
+ONLINE_FORMAT: Final = "specdec online draft"  # file format of `OnlineDraft`
 _OPENERS: Final[dict[str, Callable[[Path], Draft]]] = {
     SuffixDecoding.metadata["format"]: SuffixDecoding.load,
     TokenRecycling.metadata["format"]: TokenRecycling.load,
@@ -144,17 +144,17 @@ def open_stored(
     path: Path, target: Model | None, name: str = "draft", *, dtype: Dtype | None = None,
     tree: Tree | None = None, gamma: int | None = None,
 ) -> Draft | None:  # fmt: skip
-    """Open the draft of a folder, or of a file that its `save` wrote; None for a model's, or nothing."""
-    form = _format_of(path)
-    if form == ONLINE_FORMAT:
-        expected = "specdec.drafts.OnlineDraft.load(path, draft), with the draft that it began with"
-        raise InputError(f"{path} is what a specdec.drafts.OnlineDraft has learned; expected {expected}")
-    if form in _OPENERS:
-        stored = _OPENERS[form](path)
+    """Open the draft of a folder or saved file; None for a model or anything else."""
+    file_format = _format_of(path)
+    if file_format == ONLINE_FORMAT:
+        expected = "specdec.drafts.OnlineDraft.load(path, draft), with the original draft"
+        raise InputError(f"{path} is the state of a specdec.drafts.OnlineDraft; expected {expected}")
+    if file_format in _OPENERS:
+        stored = _OPENERS[file_format](path)
         for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
             if value is not None:
-                kind = type(stored).__name__
-                expected = f"None, as {path} holds a {kind}, or specdec.drafts.{kind}.load(path, ...)"
+                name = type(stored).__name__
+                expected = f"None, as {path} holds a {name}, or specdec.drafts.{name}.load(path, ...)"
                 raise InputError.of(argument, value, expected)
         return stored
     if not is_published(path):
@@ -166,7 +166,7 @@ def open_stored(
 
 
 def _format_of(path: Path) -> str:
-    """Return the format that a safetensors file names; empty for any other file, and where there is none."""
+    """Return the format that a safetensors file names, or an empty string."""
     try:
         if not path.is_file():
             return ""
@@ -181,35 +181,33 @@ def _format_of(path: Path) -> str:
 
 Vocabulary: TypeAlias = Literal["auto", "same", "text", "intersection"]
 DraftLike: TypeAlias = Model | Draft | Drafter | str | os.PathLike[str]
-"""What `as_draft` takes."""
+"""Anything that `as_draft` converts to a draft."""
 
 
 class ModelDraft(Draft):
-    """A smaller model drafts (M_q of arXiv 2211.17192): a chain, a tree, or a chain that is itself drafted.
+    """A smaller model (M_q of arXiv 2211.17192) that drafts a chain, a tree, or a nested chain.
 
-    ``ModelDraft(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens. For an
-    encoder-decoder the smaller model may be one too, whose own encoder reads the source (nothing is drafted
-    for one that is too long for it), or a model without an encoder, which reads the decoder's text alone.
+    Passing ``ModelDraft(small)`` equals passing ``small``: a chain of gamma tokens. For an encoder-decoder
+    target the model may be an encoder-decoder, whose encoder reads the source (sources too long for it get no
+    draft tokens), or a decoder-only model, which reads the decoder's text.
 
     Parameters
     ----------
     model : Model, path or hub name
-        The model that drafts, with the target's vocabulary or another one.
+        The draft model, with the target's vocabulary or another one.
     tree, gamma
         See `specdec.drafts`.
     draft : Draft, Model, path, hub name or Drafter, optional
-        A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
-        speculatively, with the same distribution and, under greedy decoding and the coupled rule, the same
-        tokens, in less time if the inner draft is good. It cannot work in the model's own cache, and there is
-        no tree then.
+        A draft for the draft model (section 6 of the paper), possibly nested further. The model's chain is
+        then decoded speculatively: same distribution, and same tokens under greedy decoding and the coupled
+        rule. It must not work in the model's own cache, and excludes `tree`.
     vocabulary : {"auto", "same", "text", "intersection"}, default "auto"
-        What to do where the target has another vocabulary, so that the model reads the text as its own
-        tokenizer cuts it. "intersection": it drafts tokens whose strings both have, by its distribution
-        restricted to them and renormalized (Timor et al. 2025, arXiv 2502.05202, Algorithm 4), with every
-        rule and tree. "text": its most probable tokens are drafted as text, as the target's tokenizer cuts it
-        (string-level exact match, Algorithm 2); every draft token is a point mass, in a chain. "same": such a
-        target is refused. "auto": both methods in turn, and then, round by round, the one of which more
-        tokens were accepted; with a tree "intersection".
+        How to draft for a target with another vocabulary; the model then reads re-tokenized text.
+        "intersection": draft the tokens that both vocabularies have, by the renormalized distribution (Timor
+        et al. 2025, arXiv 2502.05202, Algorithm 4), with every rule and tree. "text": re-tokenize the model's
+        most probable text for the target (string-level exact match, Algorithm 2); a chain of point masses.
+        "same": refuse such a target. "auto": alternate between both, then use the one with more accepted
+        tokens, round by round; with a tree, "intersection".
     """
 
     def __init__(
@@ -219,7 +217,7 @@ class ModelDraft(Draft):
         tree = check_tree(tree)
         self.vocabulary: Vocabulary = check_choice("vocabulary", vocabulary, get_args(Vocabulary))
         if tree is not None and draft is not None:
-            raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
+            raise InputError("tree and draft are both given; a model with a nested draft drafts a chain")
 
         self.model = as_model("model", model)
         self.tree = tree
@@ -232,18 +230,18 @@ class ModelDraft(Draft):
         if not self.translates(target):
             self._warn_if_larger(target)
             if self.draft is not None:
-                inner = self.draft.describe(target)  # of whose ids this model's are
+                inner = self.draft.describe(target)
                 return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
             return describe_shape(self.tree, self.model.core)
         translation = translation_of(target, self.model)
         self._warn_if_larger(target)
         if self.draft is not None:
-            found = f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft"
-            expected = "one without, or a model with the target's, whose draft may have another"
-            raise VocabularyMismatchError(f"{found} of its own; expected {expected}")
+            found = f"draft {self.model.path} has another vocabulary than target {target.path} and a nested"
+            expected = "no nested draft, or a model with the target's vocabulary, whose draft may differ"
+            raise VocabularyMismatchError(f"{found} draft; expected {expected}")
         if self.vocabulary == "text":
             if self.tree is not None:
-                expected = "None, as vocabulary='text' writes a chain, or vocabulary='intersection'"
+                expected = "None, as vocabulary='text' drafts a chain, or vocabulary='intersection'"
                 raise InputError.of("tree", self.tree, expected)
             return "text", {"translation": translation, "measured": False}
         if self.vocabulary == "auto" and self.tree is None:
@@ -254,9 +252,9 @@ class ModelDraft(Draft):
         return describe_shape(self.tree, translation)
 
     def translates(self, target: Model) -> bool:
-        """Whether the target has another vocabulary than the model, in which it reads the target's texts.
+        """Return whether the target has another vocabulary than the model.
 
-        A `VocabularyMismatchError` if so, and `vocabulary` is "same" or the bytes of some tokens are unknown.
+        Raise a `VocabularyMismatchError` if it has, and `vocabulary` is "same" or token bytes are unknown.
         """
         if self.vocabulary == "same":
             check_same_vocabulary(target, self.model)
@@ -264,10 +262,9 @@ class ModelDraft(Draft):
         return not same_vocabulary(target, self.model)
 
     def named_share(self, target: Model) -> float:
-        """The mass, at temperature 1, that the draft gives to tokens of the target: the mean so far.
+        """Return the mean probability mass, at temperature 1, that the model gives to the target's tokens.
 
-        1 where the vocabularies are the same, NaN before the first draft token. The runs of all drafts of
-        this pair of models count.
+        1 for equal vocabularies, NaN before the first draft token. All drafts of this model pair contribute.
         """
         if not self.translates(target):
             return 1.0
@@ -319,7 +316,7 @@ class ModelDraft(Draft):
 
 
 def open_draft(name: str, given: object, *, optional: bool = False, target: Model | None = None) -> Draft:
-    """Return the argument `name` as a draft, for a target if that is known: a path or hub name is opened."""
+    """Convert the argument `name` to a draft; open a path or hub name, for a target if that is known."""
     if isinstance(given, Model):
         return ModelDraft(given)
     if isinstance(given, Drafter):
@@ -333,10 +330,10 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
             if not isinstance(given, str) or "/" in given:
                 raise
             raise CheckpointNotFoundError(
-                f"{name}: {error}; specdec.drafts.named({given!r}, target) makes a draft by its name"
+                f"{name}: {error}; use specdec.drafts.named({given!r}, target) for a draft by its name"
             ) from error
     if issubclass(type(given), type):
-        raise InputError(f"{name} is {type_of(given)}; expected an object, which a call of the class gives")
+        raise InputError(f"{name} is {type_of(given)}; expected an object: call the class")
     last = (
         "an object with the method propose, or None" if optional else "or an object with the method propose"
     )
@@ -345,7 +342,7 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
 
 
 def as_draft(target: Model, given: object, *, optional: bool = False) -> Draft:
-    """Return the argument `draft` as a draft that fits the target."""
+    """Convert the argument `draft` to a draft that fits the target."""
     draft = open_draft("draft", given, optional=optional, target=target)
     draft.describe(target)  # refuses what does not fit
     return draft

@@ -1,8 +1,8 @@
-"""N-gram drafts: how often tokens follow one another in a text, or in the text being written.
+"""N-gram drafts, counted from texts or from the text being generated.
 
-A file has tensors ``unigrams`` (I32, [n_vocab]) and for k = 2 … n ``starts.k`` (I64), ``tokens.k`` and
-``counts.k`` (I32), as in `NgramCounts` (and ``draft/tables/tables.h``); metadata ``format``, ``version`` and
-``smoothing``.
+A file has the tensors ``unigrams`` (I32, [n_vocab]) and for k = 2 … n ``starts.k`` (I64), ``tokens.k`` and
+``counts.k`` (I32), as in `NgramCounts` (and ``draft/tables/tables.h``), and the metadata ``format``,
+``version`` and ``smoothing``.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from specdec.text_files import read_text_file
 Text: TypeAlias = str | os.PathLike[str]
 Table = TypeVar("Table", bound="Ngram")
 
-Smoothing: TypeAlias = Literal["interpolated", "backoff"]  # how longer and shorter contexts are joined
+Smoothing: TypeAlias = Literal["interpolated", "backoff"]
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
 check_smoothing = partial(check_choice, "smoothing", choices=SMOOTHINGS)
 
 METADATA: Final = {"format": "specdec n-gram counts", "version": "1"}
 _MOST: Final = 2**31 - 1  # counts and numbers of n-grams fit 32 bits
-_PARTS: Final = ("starts", "tokens", "counts")  # 64 bits first: so each array is aligned in the file
+_PARTS: Final = ("starts", "tokens", "counts")  # 64-bit arrays first, which aligns all arrays in the file
 
 
 @dataclass(frozen=True)
 class NgramLevel:
-    """The k-grams of a text, sorted by their tokens."""
+    """k-grams sorted by their tokens."""
 
-    starts: NDArray[np.int64]  # [n_shorter + 1] the first of those that begin with (k - 1)-gram i
-    tokens: NDArray[np.int32]  # [n_grams] the last token of each
-    counts: NDArray[np.int32]  # [n_grams] how often it occurred
+    starts: NDArray[np.int64]  # [n_shorter + 1] index of the first k-gram that begins with (k - 1)-gram i
+    tokens: NDArray[np.int32]  # [n_grams] last token of each
+    counts: NDArray[np.int32]  # [n_grams] occurrences of each
 
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """How often each n-gram up to some length occurred: `unigrams` [n_vocab], and levels from 2-grams on."""
+    """Counts of all n-grams up to some length: `unigrams` [n_vocab], and levels from 2-grams on."""
 
     unigrams: NDArray[np.int32]
     levels: tuple[NgramLevel, ...]
 
     @staticmethod
     def count(texts: Sequence[NDArray[np.int64]], n_vocab: int, n: int, min_count: int = 1) -> NgramCounts:
-        """Count texts, between which no n-gram reaches; those of 2 tokens and more from `min_count` on."""
+        """Count the n-grams of each text; drop those of 2 tokens and more below `min_count`."""
         ids = np.concatenate(texts)
-        left = np.concatenate([np.arange(len(text), 0, -1) for text in texts])  # tokens, to the text's end
-        begins, numbers = np.arange(len(ids)), ids  # where each n-gram begins, and its number in its level
+        left = np.concatenate([np.arange(len(text), 0, -1) for text in texts])  # tokens to the text's end
+        begins, numbers = np.arange(len(ids)), ids  # start of each n-gram, and its index in its level
         levels: list[NgramLevel] = []
         for k in range(2, n + 1):
             kept = (left[begins] >= k) & (numbers >= 0)
@@ -79,7 +79,7 @@ class NgramCounts:
     def plus(self, other: NgramCounts) -> NgramCounts:
         """Return the sum of two counts of the same vocabulary and length."""
         n_vocab = n_shorter = len(self.unigrams)
-        mine = theirs = np.arange(n_vocab)  # the number that an n-gram of either has in the sum
+        mine = theirs = np.arange(n_vocab)  # index of each n-gram in the sum
         levels = []
         for a, b in zip(self.levels, other.levels, strict=True):
             shorter = [np.repeat(mine, np.diff(a.starts)), np.repeat(theirs, np.diff(b.starts))]
@@ -98,16 +98,15 @@ def _level(
     n_vocab: int,
     min_count: int = 1,
 ) -> tuple[NgramLevel, NDArray[np.int64]]:
-    """Make the level of n-grams with keys (number of the shorter n-gram · n_vocab + last token) and counts.
+    """Make a level from keys (index of the shorter n-gram · n_vocab + last token) and counts, default 1.
 
-    A key that is there several times has all its counts, without counts one for each time. Also the number of
-    each key in the level, -1 if it has less than `min_count`.
+    Sum the counts of equal keys. Also return the index of each key in the level, -1 below `min_count`.
     """
     keys, numbers = np.unique(keys, return_inverse=True)
     totals = np.bincount(numbers.reshape(-1), counts, len(keys)).astype(np.int64)
     kept = totals >= min_count
     if np.count_nonzero(kept) > _MOST:
-        raise InputError(f"ids has {kept.sum()} different n-grams of one length; expected at most {_MOST}")
+        raise InputError(f"ids has {kept.sum()} distinct n-grams of one length; expected at most {_MOST}")
     shorter, tokens = np.divmod(keys[kept], n_vocab)
     starts = np.searchsorted(shorter, np.arange(n_shorter + 1)).astype(np.int64)
     level = NgramLevel(starts, tokens.astype(np.int32), _narrow(totals[kept]))
@@ -115,14 +114,14 @@ def _level(
 
 
 def _narrow(counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return counts in 32 bits; InputError if one does not fit."""
+    """Convert counts to 32 bits; raise an InputError if one does not fit."""
     if counts.max(initial=0) > _MOST:
         raise InputError(f"an n-gram occurs {counts.max()} times in ids; expected at most {_MOST}")
     return counts.astype(np.int32)
 
 
 def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
-    """Read counts, in memory or as views of the file, and the smoothing; the core checks the arrays."""
+    """Read counts, in memory or as views of the file, and the smoothing; the core checks the values."""
     file = IntegerFile(path, METADATA)
     n = sum(name.startswith("tokens.") for name in file.tensors) + 1
     levels = tuple(
@@ -135,50 +134,51 @@ def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
 
 @runtime_checkable
 class Written(Protocol):
-    """What `Ngram.from_results` counts; the attributes are those of `specdec.Result`."""
+    """The part of `specdec.Result` that `Ngram.from_results` reads."""
 
     @property
     def prompt_ids(self) -> list[int]:
-        """The prompt as the models saw it."""
+        """Token ids of the prompt."""
 
     @property
     def tokens(self) -> list[int]:
-        """The new token ids."""
+        """New token ids."""
 
 
 class Ngram(Draft):
-    """A draft that knows the last n - 1 tokens: a model of negligible cost (arXiv 2211.17192, section 3.6).
+    """An n-gram language model, at negligible cost (arXiv 2211.17192, section 3.6).
 
-    P_0(x) = (n(x) + d / n_vocab) / (n + d), with n(x) how often token x was seen, n = Σ n(x), and d how many
-    different tokens were seen: Witten and Bell's interpolation with the uniform distribution (IEEE Trans. on
-    Information Theory 37, 1991), so that no token has probability 0. Let h be the last k tokens, n(hx) how
-    often x followed them, N = Σ n(hx) and D how many different tokens followed them. From k = 1 to n - 1,
-    where h was ever followed by anything:
+    P_0(x) = (n(x) + d / n_vocab) / (n + d), with the count n(x) of token x, n = Σ n(x), and d the number of
+    distinct tokens: Witten and Bell's interpolation with the uniform distribution (IEEE Trans. on Information
+    Theory 37, 1991), which gives every token a positive probability. For the last k tokens h, let n(hx) count
+    how often x followed h, N = Σ n(hx), and D be the number of distinct followers. From k = 1 to n - 1, if h
+    has a follower:
 
     - ``"interpolated"``: P_k(x) = (n(hx) + D P_{k-1}(x)) / (N + D), of the same paper;
     - ``"backoff"``: P_k(x) = n(hx) / (N + D) if n(hx) > 0, else D / (N + D) P_{k-1}(x) / U, with U ≥ 1e-9 the
       sum of P_{k-1} over the tokens that did not follow h (Katz, IEEE Trans. on Acoustics, Speech and Signal
-      Processing 35, 1987, with the discount of Witten and Bell); the row is then divided by its sum.
+      Processing 35, 1987, with the discount of Witten and Bell), normalized.
 
-    Counting takes memory for some 40 bytes a token, and about n seconds for a million of them.
+    Counting takes about 40 bytes of memory per token, and n seconds per million tokens.
 
     Parameters
     ----------
     ids : sequence of int, or a list of such
-        Token ids of the text, or of several texts, between which nothing is counted; at least one token.
+        Token ids of one text or several, at least one token. No n-gram spans two texts.
     n_vocab : int
-        Number of different token ids.
+        Vocabulary size.
     n : int, default 3
-        Tokens of the longest n-grams, 1 to 8.
+        Length of the longest n-grams, 1 to 8.
     smoothing : {"interpolated", "backoff"}
+        How to combine longer and shorter contexts.
     min_count : int, default 1
-        n-grams of two tokens and more that occur less often are left out, for a smaller table.
+        Drop n-grams of two tokens and more with smaller counts, for a smaller table.
     """
 
     counts: NgramCounts
     smoothing: Smoothing
-    _mapped: ReadFiles | None = None  # the file that the counts are views of
-    _only_n: ClassVar[int | None] = None  # the one n of a class whose tables all have the same
+    _mapped: ReadFiles | None = None  # the file that `counts` maps
+    _only_n: ClassVar[int | None] = None  # fixed n of a subclass
 
     def __init__(
         self, ids: Ids | Sequence[Ids], n_vocab: int, n: int = 3, *, smoothing: Smoothing = "interpolated",
@@ -193,7 +193,7 @@ class Ngram(Draft):
 
     @classmethod
     def of(cls: type[Table], counts: NgramCounts, smoothing: Smoothing = "interpolated") -> Table:
-        """Make the draft of counts, which are of n = 1 for `Unigram` and 2 for `Bigram`."""
+        """Make a draft from counts, with n = 1 for `Unigram` and 2 for `Bigram`."""
         cls._n_of_class(len(counts.levels) + 1)
         table = object.__new__(cls)
         table.counts, table.smoothing = counts, check_smoothing(smoothing)
@@ -201,7 +201,7 @@ class Ngram(Draft):
 
     @classmethod
     def _n_of_class(cls, n: int | None) -> int:
-        """Return the default for None, else `n`, which is refused where this class has another."""
+        """Return `n`, or the default for None; refuse another n than that of a fixed-n subclass."""
         if n is None:
             return 3 if cls._only_n is None else cls._only_n
         if cls._only_n is not None and check_integer("n", n, 1, MAX_N) != cls._only_n:
@@ -213,26 +213,25 @@ class Ngram(Draft):
         cls: type[Table], texts: Text | Sequence[Text], tokenizer: Model | Tokenizer, n: int | None = None, *,
         smoothing: Smoothing = "interpolated", min_count: int = 1, progress: bool = False,
     ) -> Table:  # fmt: skip
-        """Count text.
+        """Count n-grams of text.
 
         Parameters
         ----------
         texts : str, path, or a list of these
-            A string is a text, a path a file of it, in UTF-8. Each begins with BOS where the model was
-            trained with it.
+            A string is a text; a path names a UTF-8 file. Each begins with BOS if the model uses it.
         tokenizer : Model or Tokenizer
-            The target, or its tokenizer if that knows all of the target's ids.
+            The target, or its tokenizer if that covers all of the target's ids.
         n, smoothing, min_count
-            As of `Ngram`. n of a `Unigram` is 1, of a `Bigram` 2.
+            See `Ngram`; n is fixed to 1 for `Unigram` and 2 for `Bigram`.
         progress : bool
-            Show a bar over the texts; it needs tqdm.
+            Show a progress bar (needs tqdm).
         """
         n = cls._n_of_class(n)
         encoder: Any = (
             tokenizer.tokenizer if isinstance(tokenizer, Model) else adapted(tokenizer) or tokenizer
         )
         if encoder is None:
-            raise InputError.of("tokenizer", None, "one, to encode texts with", "a model without a tokenizer")
+            raise InputError.of("tokenizer", None, "a tokenizer for the texts", "a model without one")
         if not (hasattr(encoder, "encode") and hasattr(encoder, "n_vocab")):
             raise InputError.of("tokenizer", tokenizer, "a specdec.Model or its tokenizer")
         n_vocab = tokenizer.config["n_vocab"] if isinstance(tokenizer, Model) else encoder.n_vocab
@@ -253,7 +252,7 @@ class Ngram(Draft):
         cls: type[Table], results: Written | Sequence[Written], target: Model, n: int | None = None, *,
         smoothing: Smoothing = "interpolated", min_count: int = 1,
     ) -> Table:  # fmt: skip
-        """Count `Result` objects of a target, prompts included: then the table drafts like the target.
+        """Count n-grams of a target's `Result` objects, prompts included, which imitates the target.
 
         Examples
         --------
@@ -275,11 +274,11 @@ class Ngram(Draft):
 
         Parameters
         ----------
-        path : path
+        path : path-like
+            The file.
         mmap : bool, default False
-            False: read the table into memory. True: check it once and map it, for tables larger than memory
-            or shared by processes. The file must then stay as it is: if another program cuts it short, the
-            system ends the process (SIGBUS). `save` replaces a file and cuts none short.
+            True: validate the file once and map it, for tables larger than memory or shared by processes. The
+            file must then not change: truncating it kills the process (SIGBUS). `save` replaces files safely.
         """
         file, mmap = check_path("path", path, CheckpointError), check_flag("mmap", mmap)
         mapped = ReadFiles.at(file, [file]) if mmap else None
@@ -293,20 +292,20 @@ class Ngram(Draft):
         return table
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
-        """A pickle holds the counts; that of a table in a mapped file names the file."""
+        """Pickle the counts, or the name of a mapped file."""
         if self._mapped is not None:
             return loaded_again, (type(self), self._mapped.reference(), (), {"mmap": True})
         return type(self).of, (self.counts, self.smoothing)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a file (safetensors), for `load`. A file that is there is replaced."""
+        """Write the table to a safetensors file, for `load`; replace an existing file."""
         file, levels = check_path("path", path), list(enumerate(self.counts.levels, 2))
         arrays = {f"{part}.{k}": getattr(level, part) for part in _PARTS for k, level in levels}
         arrays["unigrams"] = self.counts.unigrams
         write_safetensors(file, arrays, METADATA | {"smoothing": self.smoothing})
 
     def update(self, ids: Ids | Sequence[Ids]) -> None:
-        """Add the counts of more text, whatever `min_count` was; runs that have begun keep the old ones."""
+        """Add counts of more text without `min_count`; runs in progress keep the old counts."""
         texts = check_texts(ids, self.n_vocab)
         self.counts = self.counts.plus(NgramCounts.count(texts, self.n_vocab, self.n))
         self._mapped = None
@@ -314,32 +313,31 @@ class Ngram(Draft):
 
     @property
     def n(self) -> int:
-        """Tokens of the longest n-grams."""
+        """Length of the longest n-grams."""
         return len(self.counts.levels) + 1
 
     @property
     def n_vocab(self) -> int:
-        """Number of different token ids."""
+        """Vocabulary size."""
         return len(self.counts.unigrams)
 
     @property
     def n_ngrams(self) -> tuple[int, ...]:
-        """How many different n-grams of 1, 2, … n tokens were seen."""
+        """Number of distinct n-grams of 1, 2, … n tokens."""
         n_unigrams = int(np.count_nonzero(self.counts.unigrams))
         return (n_unigrams, *(len(level.tokens) for level in self.counts.levels))
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Return the distribution of the next token after each of some tokens.
+        """Return the next-token distributions after each prefix of `ids` [n_tokens].
 
-        `ids` is [n_tokens]; row i of the array, float64 [n_tokens, n_vocab], is for the token after
-        ``ids[: i + 1]``.
+        Row i of the result, float64 [n_tokens, n_vocab], is for the token after ``ids[: i + 1]``.
         """
         tokens = check_ids(ids, self.n_vocab).tolist()
         rows = [row_after(self, tokens[: i + 1]) for i in range(len(tokens))]
         return np.array(rows).reshape(len(tokens), self.n_vocab)
 
     def after(self, context: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return what followed a context of 0 to n - 1 tokens, ascending, and how often, [n_different]."""
+        """Return the followers of a context of 0 to n - 1 tokens, ascending, and their counts, [n] each."""
         if not context:
             tokens = np.flatnonzero(self.counts.unigrams).astype(np.int32)
             return tokens, self.counts.unigrams[tokens]
@@ -359,7 +357,7 @@ class Ngram(Draft):
 
     @cached_property
     def core(self) -> _core.Ngram:
-        """The table as the C core reads it: the same arrays."""
+        """The table for the C core, which shares the arrays."""
         levels = tuple((level.starts, level.tokens, level.counts) for level in self.counts.levels)
         return _core.Ngram(self.counts.unigrams, levels, back_off=self.smoothing == "backoff")
 
@@ -369,7 +367,7 @@ class Ngram(Draft):
 
 
 class Unigram(Ngram):
-    """A draft that gives every token the share it has in some text: `Ngram` of n = 1."""
+    """Token frequencies: an `Ngram` with n = 1."""
 
     _only_n = 1
 
@@ -378,12 +376,12 @@ class Unigram(Ngram):
 
     @property
     def probs(self) -> NDArray[np.float64]:
-        """The one distribution, [n_vocab]."""
+        """The distribution of every token, [n_vocab]."""
         return row_after(self, [])
 
 
 class Bigram(Ngram):
-    """A draft that knows the last token alone: `Ngram` of n = 2."""
+    """An `Ngram` with n = 2."""
 
     _only_n = 2
 
@@ -397,7 +395,7 @@ class Bigram(Ngram):
 def row_after(
     table: Ngram, context: Sequence[int], seen: Mapping[tuple[int, ...], Counter[int]] | None = None
 ) -> NDArray[np.float64]:
-    """Return the distribution [n_vocab] of the token after a text; `seen` is counted on top of the table."""
+    """Return the next-token distribution [n_vocab] after a text; add the counts `seen` to the table."""
     tokens: NDArray[np.integer[Any]]
     counts: NDArray[np.integer[Any]]
     row = np.full(table.n_vocab, 1.0 / table.n_vocab)
@@ -425,19 +423,18 @@ def row_after(
 
 
 class OnlineNgram(Draft):
-    """An n-gram draft that counts each text, prompt included, as it grows.
+    """An n-gram draft that also counts each sequence, prompt included, as it grows.
 
-    After every round its distributions are those of ``Ngram([*texts, text_so_far], n_vocab, n)``, of the
-    table that it began with and of the text so far, without draft tokens. Every sequence of a batch has
-    counts of its own, which end with it. They take 4 bytes a token of the longest text, and 8 for each token
-    of the vocabulary, when a run begins.
+    After every round its distributions equal those of ``Ngram([*texts, text_so_far], n_vocab, n)``: the
+    initial table plus the committed text. Each sequence of a batch has separate counts, which end with it. A
+    run allocates 4 bytes per token of the longest text and 8 per vocabulary entry.
 
     Parameters
     ----------
     start : int or Ngram, default 3
-        The table to begin with; or n, 1 to 8, to begin with nothing.
+        The initial table; or n, 1 to 8, to start empty.
     smoothing : {"interpolated", "backoff"}
-        Of `Ngram`; with a table it is the table's.
+        See `Ngram`; None or the table's with a table.
     """
 
     def __init__(self, start: int | Ngram = 3, *, smoothing: Smoothing | None = None) -> None:
@@ -460,16 +457,16 @@ class OnlineNgram(Draft):
         return "online_ngram", table
 
     def probabilities(self, ids: Ids, n_vocab: int | None = None) -> NDArray[np.float64]:
-        """Return what `Ngram.probabilities` does, of a text from its beginning, with its tokens counted.
+        """Return next-token distributions as `Ngram.probabilities` does, counting the tokens of the text.
 
-        `n_vocab`, the number of different token ids, is needed without a table.
+        `n_vocab` is required without a table.
         """
         if self.table is None and n_vocab is None:
-            raise InputError.of("n_vocab", None, "the number of token ids, as there is no table")
+            raise InputError.of("n_vocab", None, "the vocabulary size, as there is no table")
         table = self.table or self._table(check_n_ids(n_vocab))
         tokens = check_ids(ids, table.n_vocab).tolist()
         rows = np.empty((len(tokens), table.n_vocab))
-        seen: dict[tuple[int, ...], Counter[int]] = {}  # what followed each context in the text so far
+        seen: dict[tuple[int, ...], Counter[int]] = {}  # followers of each context in the text so far
         for i, row in enumerate(rows):
             for k in range(min(self.n - 1, i) + 1):
                 seen.setdefault(tuple(tokens[i - k : i]), Counter())[tokens[i]] += 1

@@ -37,21 +37,19 @@ def load(
     path: str | os.PathLike[str], target: Model, *, dtype: Dtype | None = None,
     tree: Tree | None = None, gamma: int | None = None,
 ) -> Draft:  # fmt: skip
-    """Open a draft for a target: the folder of a learned draft or of a model, or the file of a memory.
-
-    A draft that was trained for another target is refused, and both are named.
+    """Open a draft for a target from a folder or file. A draft trained for another target is refused.
 
     Parameters
     ----------
     path : path-like
-        - The folder of a learned draft: that draft, such as `DecodingHeads`.
-        - The folder of a published draft of EAGLE: `Eagle`.
-        - The folder of a target that was trained to leave early (with ``specdec_exit.json``), which `target`
-          was loaded from: `EarlyExit` at the layer that the file names.
-        - A file that `SuffixDecoding`, `TokenRecycling` or `Ngram` has saved: that draft, without settings.
-        - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
+        - The folder of a learned draft, such as `DecodingHeads`.
+        - The folder of a published EAGLE draft: opens an `Eagle`.
+        - The folder `target` was loaded from, if it was trained to exit early (``specdec_exit.json``): opens
+          an `EarlyExit` at the layer that the file names.
+        - A file saved by `SuffixDecoding`, `TokenRecycling` or `Ngram`.
+        - Anything else that `specdec.load` takes: opens a `ModelDraft`.
     target : Model
-        The model that the draft is for.
+        The model to draft for.
     dtype, tree, gamma
         See `specdec.drafts`.
 
@@ -80,16 +78,16 @@ def load(
 
 @dataclass(frozen=True)
 class DraftName:
-    """A word that names a draft of a class, with its meaning in one line."""
+    """A draft class with a short name, and a one-line description."""
 
     draft: type[Draft]
-    argument: str  # after a colon: "" nothing, "FILE" is required, "[FILE]" is optional
+    argument: str  # after a colon: "" for none, "FILE" if required, "[FILE]" if optional
     meaning: str
-    make: Callable[[str, Model, Dtype | None], Draft]  # of (argument or "", target, number format or None)
-    takes_dtype: bool = False  # it has weights, or drafts within it may have
+    make: Callable[[str, Model, Dtype | None], Draft]  # takes (argument or "", target, number format)
+    takes_dtype: bool = False  # the draft or a nested draft has weights
 
     def usage(self, word: str) -> str:
-        """Return how it is written: "heads[:DIR]"."""
+        """Return the syntax, such as "heads[:DIR]"."""
         if not self.argument:
             return word
         optional = self.argument.startswith("[")
@@ -97,7 +95,7 @@ class DraftName:
 
 
 def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
-    """Make a draft by its name, with its argument after a colon.
+    """Make a draft from its name and an argument after a colon.
 
     Parameters
     ----------
@@ -110,7 +108,7 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
     target : Model
         The model to draft for.
     dtype
-        See `specdec.drafts`; None for a draft without weights.
+        See `specdec.drafts`. None for a draft without weights.
 
     Examples
     --------
@@ -124,7 +122,7 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
     dtype = check_choice("dtype", dtype, DTYPES, optional=True)
     nested = takewhile(lambda word: word in ("ensemble", "online"), text.split(":"))
     if sum(1 for _ in nested) > _MAX_DEPTH:
-        raise InputError.of("draft", text, f"at most {_MAX_DEPTH} drafts within each other")
+        raise InputError.of("draft", text, f"at most {_MAX_DEPTH} nested drafts")
     word, colon, argument = text.partition(":")
     name = NAMES.get(word)
     if name is None:
@@ -132,7 +130,7 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
         return load(text, target, dtype=dtype)
     if not colon and check_path("draft", text).exists():
         expected = f"'./{text}' for the file, or '{text}:' for the draft"
-        raise InputError.of("draft", text, expected, f"{text!r}, the name of a draft and of a file here")
+        raise InputError.of("draft", text, expected, f"{text!r}, both a draft name and a file here")
     missing = not argument and name.argument[:1] not in ("", "[")
     if missing or (argument and not name.argument):
         raise InputError.of("draft", text, f"{name.usage(word)}, {name.meaning}")
@@ -144,7 +142,7 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
 
 
 def _refuse_misspelled(text: str, word: str) -> None:
-    """Refuse what is nearly a name, and no file; a hub name without an owner is let through."""
+    """Refuse a word that resembles a draft name and is no file; hub names without an owner pass."""
     nearest = get_close_matches(word, NAMES, 1, 0.75)
     if nearest and "/" not in text and not check_path("draft", text).exists():
         names = f"one of {', '.join(NAMES)}; anything else is a path or a hub name"
@@ -155,23 +153,25 @@ def _read(argument: str) -> str:
     return read_text_file(check_path("draft", argument), "a text", name="draft")
 
 
-def _table(kind: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngram]:
-    """Open the table of a file that `Ngram.save` wrote, or count that of a text."""
+def _table(draft_type: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngram]:
+    """Return a function that loads a saved table, or counts a text file."""
 
     def make(argument: str, target: Model, dtype: Dtype | None) -> Ngram:
         path = check_path("draft", argument)
-        return kind.load(path) if path.suffix == ".safetensors" else kind.from_text(path, target)
+        if path.suffix == ".safetensors":
+            return draft_type.load(path)
+        return draft_type.from_text(path, target)
 
     return make
 
 
-def _memory(kind: type[MemoryDraft]) -> Callable[[str, Model, Dtype | None], Draft]:
-    """Open a saved memory, or make an empty one."""
-    return lambda file, target, dtype: kind.load(file) if file else kind()
+def _memory(draft_type: type[MemoryDraft]) -> Callable[[str, Model, Dtype | None], Draft]:
+    """Return a function that loads a saved memory, or makes an empty one."""
+    return lambda file, target, dtype: draft_type.load(file) if file else draft_type()
 
 
 def _integers(argument: str, expected: str, n: int | None = None) -> list[int]:
-    """Return the integers of an argument, `n` of them."""
+    """Parse comma-separated integers; refuse any other number of them than `n`."""
     try:
         found = [int(part) for part in argument.split(",") if part]
     except ValueError:
@@ -189,7 +189,7 @@ def _skip(argument: str) -> SkipLayers:
 
 
 def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
-    """Make a draft within another one; the number format is for those that have weights."""
+    """Make a nested draft; drafts without weights ignore the number format."""
     name = NAMES.get(text.partition(":")[0])
     return named(text, target, dtype=dtype if name is None or name.takes_dtype else None)
 
@@ -201,49 +201,49 @@ NAMES: Final[dict[str, DraftName]] = {
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",
         lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True),
-    "unigram": DraftName(Unigram, "FILE", "how frequent tokens are in a text", _table(Unigram)),
-    "bigram": DraftName(Bigram, "FILE", "what follows a token in a text", _table(Bigram)),
-    "ngram": DraftName(
-        Ngram, "FILE", "what follows two tokens in a text, or a saved table (.safetensors)", _table(Ngram)),
+    "unigram": DraftName(Unigram, "FILE", "token frequencies of a text", _table(Unigram)),
+    "bigram": DraftName(Bigram, "FILE", "2-grams of a text", _table(Bigram)),
+    "ngram": DraftName(Ngram, "FILE", "3-grams of a text, or a saved table (.safetensors)", _table(Ngram)),
     "online-ngram": DraftName(
-        OnlineNgram, "[FILE]", "the same, counted while the text grows",
+        OnlineNgram, "[FILE]", "n-grams that also count the text being generated",
         lambda file, target, dtype: OnlineNgram(*([_table(Ngram)(file, target, dtype)] if file else []))),
     "prompt-lookup": DraftName(
-        PromptLookup, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
+        PromptLookup, "[FILE]", "copies of what followed the same tokens in the text, or in a document",
         lambda file, target, dtype: PromptLookup([_read(file)] if file else None)),
     "input-copy": DraftName(
-        InputCopy, "[FILE]", "the prompt or the source, for outputs that are the input with edits",
+        InputCopy, "[FILE]", "copies of the prompt or source, for outputs that edit their input",
         lambda file, target, dtype: InputCopy(_read(file) if file else None)),
     "suffix-decoding": DraftName(
-        SuffixDecoding, "[FILE]", "past outputs of this run, or of a saved memory", _memory(SuffixDecoding)),
+        SuffixDecoding, "[FILE]", "past outputs, of this run or a saved memory", _memory(SuffixDecoding)),
     "token-recycling": DraftName(
-        TokenRecycling, "[FILE]", "what the target predicted after each token", _memory(TokenRecycling)),
+        TokenRecycling, "[FILE]", "the target's last predictions after each token", _memory(TokenRecycling)),
     "lookahead": DraftName(
-        Lookahead, "[WINDOW,NGRAM]", "the target's own predictions ahead of the text",
+        Lookahead, "[WINDOW,NGRAM]", "lookahead decoding: the target's own predictions",
         lambda text, target, dtype:
             Lookahead(*(_integers(text, "WINDOW,NGRAM, two integers", 2) if text else ()))),
     "early-exit": DraftName(
         EarlyExit, "LAYER", "the target's first layers",
         lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1))),
     "skip-layers": DraftName(
-        SkipLayers, "ATTN/MLP", "the target without these layers",
+        SkipLayers, "ATTN/MLP", "the target without some layers",
         lambda layers, target, dtype: _skip(layers)),
     "heads": DraftName(
-        DecodingHeads, "DIR", "heads trained for the target",
+        DecodingHeads, "DIR", "decoding heads trained for the target",
         lambda folder, target, dtype: DecodingHeads(folder, dtype=dtype), True),
     "eagle": DraftName(
         Eagle, "MODEL", "a published EAGLE draft for the target",
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
-        MTP, "", "the head that the target brings",
+        MTP, "", "the target's own multi-token prediction head",
         lambda _, target, dtype: MTP(target, dtype=dtype), True),
     "recurrent": DraftName(
         RecurrentDraft, "DIR", "a trained recurrent network",
         lambda folder, target, dtype: RecurrentDraft(folder, dtype=dtype), True),
     "pass": DraftName(
-        LookAheadEmbeddings, "DIR", "trained vectors after the text",
+        LookAheadEmbeddings, "DIR", "trained look-ahead embeddings (PaSS)",
         lambda folder, target, dtype: LookAheadEmbeddings(folder)),
-    "random": DraftName(RandomDraft, "", "uniform tokens: the floor", lambda _, target, dtype: RandomDraft()),
+    "random": DraftName(
+        RandomDraft, "", "uniform tokens, a baseline", lambda _, target, dtype: RandomDraft()),
     "online": DraftName(
         OnlineDraft, "DRAFT", "a draft that learns while it serves",
         lambda text, target, dtype: OnlineDraft(_part(text, target, dtype)), True),
@@ -252,4 +252,4 @@ NAMES: Final[dict[str, DraftName]] = {
         lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))),
         True),
 }  # fmt: skip
-"""The words that name drafts."""
+"""Drafts by the name that the command line takes."""

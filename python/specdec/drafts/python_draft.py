@@ -1,4 +1,4 @@
-"""A Python object that drafts: what it must be able to do, and what it may return."""
+"""Python objects as drafts: the protocol and the proposals they return."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from specdec.models.model import Model
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """Draft tokens as a tree, and what each was drawn from.
+    """A tree of draft tokens and the distributions they were drawn from.
 
-    Node 0 is the last token of the text, and entry i of every field is about node i + 1, as in `Round`.
-    What cannot be used is an `InputError` of the round.
+    Node 0 is the last token of the text; entry i of every field describes node i + 1, as in `Round`. An
+    invalid proposal raises an `InputError`.
 
     Parameters
     ----------
     tokens : sequence of int, [n]
-        No more than the budget.
+        Draft tokens, no more than the budget.
     parents : sequence of int, [n], optional
-        The parent node of each: 0 to i for entry i. Left out, they are a chain: 0, 1, …, n - 1. Children of a
-        node are tried in their order.
+        Parent node of each token, 0 to i for entry i. None: a chain, 0, 1, …, n - 1. Siblings are verified in
+        order.
     probs : array or sequence of rows, [n, n_vocab] float64, optional
-        The distribution that each was drawn from, independently or in view of the nodes before it; sums to 1
-        up to rounding. None, for a row or for all, is a point mass: a token that was chosen, not drawn.
+        Distribution that each token was drawn from, independently or given the nodes before it; each row sums
+        to 1 up to rounding. None, for one row or all, is a point mass: the token was chosen, not drawn.
     confidence : sequence of float, [n], optional
-        Estimated chance that the target agrees with a token, given that it agrees with its parent, to weigh
-        it against its cost (``gamma="auto"``, `Ensemble`). Left out, what ``probs`` gives the token.
+        Estimated probability that the target accepts a token given its parent, which ``gamma="auto"`` and
+        `Ensemble` weigh against its cost. None: the token's entry in ``probs``.
 
     Notes
     -----
-    The output is exact if ``probs`` is the truth: a token must not be dropped after a look at it, since those
-    kept are then no longer drawn from that row (appendix A.1 of arXiv 2211.17192). Those too deep for the
-    text are left out, with their descendants and younger siblings, which depends on no token.
+    The output is exact only if ``probs`` is correct. Do not drop tokens after looking at them: the others are
+    then no longer drawn from their rows (appendix A.1 of arXiv 2211.17192). Tokens too deep for the text are
+    dropped with their descendants and later siblings, independent of token values.
     """
 
     tokens: Sequence[int] | NDArray[np.integer[Any]]
@@ -55,39 +55,38 @@ class Proposal:
 
 @runtime_checkable
 class Drafter(Protocol):
-    """What a Python object needs to be a draft: the one method `propose`.
+    """Protocol of a Python object that drafts: the method `propose`.
 
-    Two more methods are called if the object has them, both with the index of the sequence in the batch and
-    a text as ``propose`` gets it:
+    Two more methods are optional. Both take the index of the sequence in the batch and a text as in
+    ``propose``:
 
     ``begin(sequence, prompt)``
-        Before the first round of a sequence that may draft, and again when its slot in a batch goes to
-        another prompt. The text has new tokens already where the draft paused when it began
-        (``gamma="auto"``). A third parameter named ``source`` gets the ids that the target's encoder reads,
-        or None.
+        Called before the first round of a sequence that may draft, and again when its batch slot goes to
+        another prompt. The text already has new tokens if the draft was paused at the start
+        (``gamma="auto"``). A third parameter named ``source`` receives the encoder's input ids, or None.
     ``commit(sequence, tokens)``
-        After each round; the whole text, prompt included. It stays.
+        Called after each round with the whole committed text, prompt included.
 
-    Two attributes say more, if the object has them:
+    Two attributes are optional:
 
     ``gamma``
-        The budget when the caller gives none; 4 without it.
+        Default budget; 4 if absent.
     ``trees``
-        True: proposals are trees. Rules that cannot judge trees ("block" and "k-sequential", above
-        temperature 0) are then refused before a run, not at the first proposal that is a tree.
+        True: proposals may be trees. Rules that cannot verify trees ("block" and "k-sequential", above
+        temperature 0) are then refused at the start, not at the first tree.
 
-    A draft that draws its tokens asks for random numbers by a parameter of ``propose`` named ``rng``: a
-    `numpy.random.Generator` of its own for every sequence, round and draft of an `Ensemble`, made of the
-    run's seed. Two drafts that draw from equal generators propose tokens that depend on each other, and the
-    output is no longer exact.
+    A draft that samples declares a parameter of ``propose`` named ``rng``. It receives a
+    `numpy.random.Generator` derived from the seed, separate for every sequence, round and draft of an
+    `Ensemble`. Use no other: drafts that sample from equal generators are correlated, and the output is no
+    longer exact.
 
-    What the methods raise ends the text that the call was for: `specdec.generate` raises it, and of an
-    `Engine` the request of that text, while others go on. They are not called for a text that something else
-    drafts for, or nothing. An object that serves several threads at once must lock its own state.
+    An exception ends the sequence it was raised for: `specdec.generate` raises it, and an `Engine` fails that
+    request only. The methods are not called for sequences that use another draft or none. An object that
+    serves several threads must lock its own state.
 
     Examples
     --------
-    What followed each pair of tokens, guessed again:
+    Propose what followed each pair of tokens before:
 
     >>> class Pairs:
     ...     def __init__(self):
@@ -109,26 +108,26 @@ class Drafter(Protocol):
     """
 
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> Sequence[int] | Proposal:
-        """Draft what comes after a text.
+        """Propose tokens after a text.
 
         Parameters
         ----------
         sequence : int
             Index in the batch.
         tokens : memoryview of int, [n_tokens]
-            The text so far, at least one token; a read-only copy. ``np.asarray(tokens)`` is int32.
+            Read-only copy of the text so far, at least one token. ``np.asarray(tokens)`` is int32.
         budget : int
-            Draft tokens at most, at least 1.
+            Largest number of draft tokens, at least 1.
 
         Returns
         -------
         sequence of int or Proposal
-            Token ids in a row, chosen and not drawn (a chain of point masses), [] for none; or a tree.
+            A chain of token ids that were chosen, not drawn ([] for none), or a tree.
         """
 
 
 class PythonDraft(Draft):
-    """Any object with the methods of `Drafter` as a draft; `specdec.generate` wraps by itself."""
+    """Adapter for an object with the `Drafter` protocol; `specdec.generate` applies it automatically."""
 
     def __init__(self, drafter: Drafter) -> None:
         for name in ("propose", "begin", "commit"):
@@ -166,10 +165,10 @@ class PythonDraft(Draft):
 
 
 def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
-    """Whether a method has a parameter of that name, after the others; `of` is the method in messages."""
+    """Return whether a method has the parameter `name` after the others; `of` names it in messages."""
     try:
         parameters = inspect.signature(method).parameters
-    except (TypeError, ValueError):  # some callables of C have no signature
+    except (TypeError, ValueError):  # some C callables have no signature
         return False
     found = parameters.get(name)
     if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
@@ -182,6 +181,6 @@ def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
 
 
 def _generator(seed: int, sequence: int, position: int) -> np.random.Generator:
-    """The random numbers of a round, by the length of its text; `seed` differs for drafts within a draft."""
+    """Return the generator of a round, keyed by text length; `seed` differs for nested drafts."""
     key = np.array([seed, sequence << 32 | position], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

@@ -1,4 +1,4 @@
-"""The target drafts for itself: past some of its layers, by its first layers, by Jacobi iteration."""
+"""Self-speculative drafts: the target with skipped layers, its first layers, or Jacobi iteration."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from specdec.models.checkpoints import open_checkpoint
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 
-_ATTN, _MLP = 1, 2  # as the core has them (forward.h)
+_ATTN, _MLP = 1, 2  # bits of the core (forward.h)
 
 
 class SkipLayers(Draft):
-    """The target itself, without some of its attentions and MLPs: Draft & Verify (arXiv 2309.08168).
+    """The target with some attention and MLP blocks skipped: Draft & Verify (arXiv 2309.08168).
 
-    Nothing is trained or stored, and the layers draft with what the target knows of the text. Those before
-    the first one that is skipped are not run again to verify a token. Which layers to skip depends on the
-    model: see `specdec.search_skips`.
+    Needs no training and no extra weights, and shares the target's KV cache. Layers before the first skipped
+    one are not run again for verification. Which layers to skip depends on the model: see
+    `specdec.search_skips`.
 
     Parameters
     ----------
     attn : iterable of int, default ()
-        Layers, from 0, whose attention is skipped: the hidden state passes it by.
+        Layers, from 0, whose attention is skipped.
     mlp : iterable of int, default ()
-        Layers whose MLP is skipped. At least one attention or MLP must be, and one left of the target's.
+        Layers whose MLP is skipped. At least one block must be skipped and one must remain.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class SkipLayers(Draft):
         return "skip_layers", {"skipped": skipped}
 
     def check(self, n_layer: int) -> None:
-        """Refuse a draft of other layers than a model of so many has."""
+        """Refuse layers that a model of `n_layer` layers does not have, and skipping all of them."""
         for name, layers in (("attn", self.attn), ("mlp", self.mlp)):
             if layers and layers[-1] >= n_layer:
                 raise InputError.of(name, layers[-1], f"0 to {n_layer - 1}", verb="has layer")
@@ -86,21 +86,20 @@ def _layers(name: str, given: Any) -> tuple[int, ...]:
 
 
 EXIT_NAME: Final = "specdec_exit.json"
-"""The file of a trained exit, in the folder of its model."""
+"""File of a trained exit, in the model's folder."""
 
 
 class EarlyExit(Draft):
     """The target's first layers and its head: self-speculative decoding of LayerSkip (arXiv 2404.16710).
 
-    The output norm and head predict the next token after the first layers. Verification continues from
-    there, so no layer is run twice for a token: drafting adds the head for every draft token, and reads the
-    first layers for one token at a time. A model drafts well this way if it was trained to (layer dropout,
-    and a loss at every exit); others do poorly, so measure.
+    The output norm and head predict the next token from the hidden state after the first layers. Verification
+    continues from there, so no layer runs twice for a token; each draft token adds only the head. This suits
+    models trained with layer dropout and early-exit losses; other models have low acceptance rates.
 
     Parameters
     ----------
     layer : int
-        How many layers draft: at least 1, and fewer than the target has.
+        Number of layers that draft, at least 1 and fewer than the target has.
     gamma : int, optional
         See `specdec.drafts`.
 
@@ -119,10 +118,10 @@ class EarlyExit(Draft):
 
     @classmethod
     def exits(cls, target: Model, most: int = 6) -> list[EarlyExit]:
-        """Return exits of a target to choose from: every layer, or `most`, evenly apart."""
+        """Return candidate exits of a target: every layer, or `most` evenly spaced ones."""
         n_layer, most = target.config["n_layer"], check_integer("most", most, 1)
         if n_layer < 2:
-            raise InputError(f"target {target.path} has 1 layer; expected 2 or more, to leave early")
+            raise InputError(f"target {target.path} has 1 layer; expected 2 or more, to exit early")
         layers = np.linspace(1, n_layer - 1, min(most, n_layer - 1)).round()
         return [cls(int(layer)) for layer in layers]
 
@@ -130,7 +129,7 @@ class EarlyExit(Draft):
         n_layer = target.config["n_layer"]
         if self.layer >= n_layer:
             raise InputError.of("layer", self.layer, f"1 to {n_layer - 1}: the target has {n_layer}")
-        rest = range(self.layer, n_layer)  # to exit is to skip all layers from there on
+        rest = range(self.layer, n_layer)  # an exit skips all later layers
         return SkipLayers(rest, rest).describe(target)
 
     def __repr__(self) -> str:
@@ -138,7 +137,7 @@ class EarlyExit(Draft):
 
 
 def open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None) -> EarlyExit:
-    """Open the exit that training left in the folder of its model, which must be the target."""
+    """Open the trained exit in a model's folder, from which the target must have been loaded."""
     file = folder / EXIT_NAME
     fields = Fields(read_json_object(file), file)
     ours = ModelConfig.from_canonical(open_checkpoint(folder, tokenizer=False).config)
@@ -146,7 +145,7 @@ def open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None)
     stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
     same = target.path.exists() and target.path.samefile(folder)
     if not same or configuration_digest(ours) != configuration_digest(target.config):
-        expected = f"specdec.load({str(folder)!r}), whose exit {file} is"
+        expected = f"specdec.load({str(folder)!r}), for which the exit {file} was trained"
         raise InputError.of("target", target.path, expected, str(target.path))
     if tree is not None:
         raise InputError.of("tree", tree, f"None: {file} is an early exit, which drafts chains")
@@ -154,35 +153,33 @@ def open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None)
 
 
 class Lookahead(Draft):
-    """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): no draft, the target's own parallel guesses.
+    """Lookahead decoding without a draft model: parallel Jacobi iteration (Fu et al., arXiv 2402.02057).
 
-    Ahead of the text is a window of ``ngram - 1`` rows of ``window`` columns, which the target reads in the
-    same forward pass. What it predicts after the last row of each column is the next row (Jacobi iteration),
-    and makes an n-gram of the column. Of those of a sequence's last 256 rounds, the most recent ones that
-    begin with the text's last token are candidates, at most ``candidates``. Every draft token is chosen and
-    not drawn; row 0 of the window may be accepted too.
+    A window of ``ngram - 1`` rows and ``window`` columns follows the text in the same forward pass. The
+    predictions after the last row are the next row, which completes one n-gram per column. Candidates are
+    the latest n-grams of the sequence's last 256 rounds that begin with the text's last token, at most
+    ``candidates``. Draft tokens are point masses; row 0 of the window may be accepted too.
 
     Parameters
     ----------
     window : int, default 2
-        W of the paper: columns, at least 1. At first, and where accepted tokens have moved the window on,
-        they hold tokens of the text at random; which ones follows from the run's seed.
+        W of the paper: columns, at least 1. New columns hold random tokens of the text, by the run's seed.
     ngram : int, default 2
         N of the paper: at least 2.
     candidates : int, optional
-        G of the paper: at least 0; by default ``window``.
+        G of the paper: at least 0. None: ``window``.
 
     Attributes
     ----------
     gamma : int
-        (window + candidates) (ngram - 1), at most 1024: draft tokens of a round. With fewer, or near the end
-        of the text, columns are taken off the window's end, and then the last candidates are cut.
+        (window + candidates) (ngram - 1), at most 1024. A smaller budget first drops columns from the
+        window's end, then the last candidates.
 
     Notes
     -----
-    A round reads ``gamma + 1`` rows at most to gain a token or two. The paper's windows (W = 15, N = 5 on a
-    GPU) cost more on a CPU than they bring: the small default pays for greedy decoding, mostly of text that
-    repeats itself, and hardly for sampling. The argmax is that of logits before penalties and biases.
+    A round reads up to ``gamma + 1`` rows to gain a token or two. The paper's GPU setting (W = 15, N = 5)
+    does not pay on a CPU; the small default pays for greedy decoding of repetitive text, rarely for sampling.
+    Predictions are the argmax of logits before penalties and biases.
     """
 
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:

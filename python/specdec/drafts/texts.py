@@ -1,4 +1,4 @@
-"""Texts and token ids that a caller gives a draft, checked."""
+"""Checks of texts and token ids that a caller gives a draft."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ check_n_ids = partial(check_integer, "n_vocab", low=1, high=MAX_VOCABULARY)
 
 
 def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
-    """Return the argument `name` as a text or an array of token ids [n_tokens], a copy of the caller's."""
+    """Return the argument `name` as a text, or as a copied array of token ids [n_tokens]."""
     given = text_of(given)
     if isinstance(given, str):
         return given
@@ -33,7 +33,7 @@ def check_text(name: str, given: Any) -> str | NDArray[np.int64]:
 
 
 def ids_of(name: str, text: str | NDArray[np.int64], target: Model) -> NDArray[np.int32]:
-    """Return the token ids [n_tokens] of a checked text for a target, without BOS."""
+    """Return the token ids [n_tokens] of a checked text in a target's vocabulary, without BOS."""
     if isinstance(text, str):
         if target.tokenizer is None:
             raise InputError.of(name, text, "token ids, as the target has no tokenizer", "a text")
@@ -43,7 +43,7 @@ def ids_of(name: str, text: str | NDArray[np.int64], target: Model) -> NDArray[n
 
 
 def check_texts(ids: Any, n_vocab: Any) -> list[NDArray[np.int64]]:
-    """Return one text or several as arrays of ids; at least one token in all."""
+    """Return one text or several as arrays of ids; require at least one token in all."""
     n_vocab = check_n_ids(n_vocab)
     ids = plain(ids)
     if isinstance(ids, np.ndarray) and ids.ndim == 2:
@@ -61,7 +61,7 @@ def check_texts(ids: Any, n_vocab: Any) -> list[NDArray[np.int64]]:
 
 
 def check_ids(ids: Any, n_vocab: int) -> NDArray[np.int64]:
-    """Return the token ids of one text, each of the vocabulary."""
+    """Return the token ids of one text; require each to be in the vocabulary."""
     ids = text_of(ids)
     if isinstance(ids, str):
         raise InputError.of("ids", ids, "token ids (from_text of the n-gram drafts takes a text)", "a text")

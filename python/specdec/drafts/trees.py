@@ -1,4 +1,4 @@
-"""The shapes of the trees that a model drafts: chains side by side, a given tree, one that grows."""
+"""Shapes of draft trees: parallel chains, static trees and dynamic trees."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)
 class ParallelChains:
     """`k` independent samples of the draft, merged into a prefix tree (SpecInfer, Miao et al. 2024).
 
-    Draft and target are run once for equal beginnings. At temperature 0 and under the coupled rule they begin
-    with the k most promising tokens. With gamma = 10, three chains get 4, 3 and 3 draft tokens.
+    Draft and target run once for shared prefixes. At temperature 0 and under the coupled rule the chains
+    begin with the k most promising tokens. With gamma = 10, three chains get 4, 3 and 3 draft tokens.
     """
 
     k: int  # chains, 1 to 1024
@@ -30,38 +30,36 @@ class ParallelChains:
 
     @property
     def gamma(self) -> int:
-        """Guesses a round when the caller does not say: 4 for each chain."""
+        """Default number of draft tokens per round: 4 per chain."""
         return min(4 * self.k, MAX_GAMMA)
 
     def describe(self) -> Description:
-        """The drafting method and the shape, as the core takes them; a model is to be added."""
+        """Return the core's method and shape arguments, without the model."""
         return "parallel_chains", {"n_chains": self.k}
 
 
 @dataclass(frozen=True)
 class StaticTree:
-    """A tree of a given shape. A smaller gamma takes the first nodes, level by level.
+    """A tree of fixed shape. A smaller gamma takes the first nodes, level by level.
 
     Parameters
     ----------
     widths : sequence of int
-        Every node at depth d has ``widths[d]`` children, the root being at depth 0: ``(4, 2, 1)`` are 4 + 8
-        + 8 nodes.
+        Children per node at each depth, from the root: ``(4, 2, 1)`` has 4 + 8 + 8 nodes.
     how : {"sample", "without replacement", "top-k"}
-        How the children of a node are chosen: as independent samples of the draft's distribution; each from
-        what is left of it without its earlier siblings (recursive rejection sampling, Jeon et al. 2024, arXiv
-        2402.14160); or as its most probable tokens. All are exact with verify="rejection"; "k-sequential"
-        judges independent samples only. At temperature 0 the children are always the most probable tokens,
-        and under the coupled rule those that are first in the race of the shared noise.
+        How to choose the children of a node: independent samples of the draft's distribution; samples without
+        replacement (recursive rejection sampling, Jeon et al. 2024, arXiv 2402.14160); or the most probable
+        tokens. All are exact with verify="rejection"; "k-sequential" accepts independent samples only. At
+        temperature 0 the children are always the most probable tokens, under the coupled rule the best ones
+        given the shared noise.
     parents : sequence of int, optional
-        Any other tree, in place of `widths`: entry i is the parent of node i + 1, 0 being the root. Nodes
-        are numbered level by level, and within a level in the order of their parents, so that no entry is
-        below the one before it.
+        Any other tree, instead of `widths`: entry i is the parent of node i + 1, and 0 is the root. Entries
+        must not decrease: nodes are numbered level by level, in the order of their parents.
 
     Attributes
     ----------
     parents : tuple of int, [n_nodes]
-        At most 1024.
+        Parent of each node, at most 1024.
     """
 
     parents: tuple[int, ...]
@@ -73,7 +71,7 @@ class StaticTree:
     ) -> None:  # fmt: skip
         how = check_choice("how", how, CHOICES)
         if (widths is None) == (parents is None):
-            raise InputError("expected either widths or parents of the shape")
+            raise InputError("expected either widths or parents, not both")
         found = _parents_of(widths) if widths is not None else _checked(parents)
         object.__setattr__(self, "parents", found)
         object.__setattr__(self, "how", how)
@@ -82,16 +80,16 @@ class StaticTree:
     def expected(
         cls, n_nodes: int, acceptance: Sequence[float] = (0.65, 0.12, 0.05, 0.03), how: ChildChoice = "sample"
     ) -> StaticTree:  # fmt: skip
-        """The shape with the most expected accepted tokens of all with so many nodes (Sequoia, section 3.1).
+        """Return the shape of `n_nodes` nodes with the most expected accepted tokens (Sequoia, section 3.1).
 
         Parameters
         ----------
         n_nodes : int
-            1 to 1024.
+            Number of nodes, 1 to 1024.
         acceptance : sequence of float
-            ``acceptance[r]``: how often a token is accepted from the child tried as number r of its node;
-            descending, of (0, 1), with a sum of at most 1. A node has at most as many children. The default
-            is roughly that of the embedded pair at temperature 1.
+            Acceptance rate of the r-th child of a node: descending, between 0 and 1, with a sum of at most 1.
+            Its length limits the children of a node. The default is roughly right for the embedded pair at
+            temperature 1.
         how : str
             See `StaticTree`.
         """
@@ -103,27 +101,27 @@ class StaticTree:
         ]
         if not chances or chances != sorted(chances)[::-1] or sum(chances) > 1 + 1e-9:
             raise InputError(f"acceptance is {shown(acceptance)}; expected {expected}")
-        # A node's value is the chance that it is accepted, never above its parent's: so the best are a tree.
-        queue: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]  # ways down, by ranks of children
-        ways: list[tuple[int, ...]] = []
-        while len(ways) < n_nodes:
-            value, way = heapq.heappop(queue)
-            ways.append(way)
-            heapq.heappush(queue, (value * chances[0], (*way, 0)))
-            if way[-1] + 1 < len(chances):
-                ratio = chances[way[-1] + 1] / chances[way[-1]]
-                heapq.heappush(queue, (value * ratio, (*way[:-1], way[-1] + 1)))
-        ways.sort(key=lambda way: (len(way), way))
-        numbers = {way: node for node, way in enumerate([(), *ways])}
-        return cls(how=how, parents=[numbers[way[:-1]] for way in ways])
+        # A node's acceptance probability never exceeds its parent's, so the best nodes are a tree.
+        queue: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]  # paths, by ranks of children
+        paths: list[tuple[int, ...]] = []
+        while len(paths) < n_nodes:
+            value, path = heapq.heappop(queue)
+            paths.append(path)
+            heapq.heappush(queue, (value * chances[0], (*path, 0)))
+            if path[-1] + 1 < len(chances):
+                ratio = chances[path[-1] + 1] / chances[path[-1]]
+                heapq.heappush(queue, (value * ratio, (*path[:-1], path[-1] + 1)))
+        paths.sort(key=lambda path: (len(path), path))
+        numbers = {path: node for node, path in enumerate([(), *paths])}
+        return cls(how=how, parents=[numbers[path[:-1]] for path in paths])
 
     @property
     def gamma(self) -> int:
-        """Guesses a round: as many as the shape has nodes."""
+        """Number of nodes."""
         return len(self.parents)
 
     def describe(self) -> Description:
-        """As that of `ParallelChains`."""
+        """See `ParallelChains.describe`."""
         return "static_tree", {"parents": list(self.parents), "how": self.how}
 
     def __repr__(self) -> str:
@@ -132,26 +130,26 @@ class StaticTree:
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """A tree that grows where the draft is confident, to a number of nodes.
+    """A tree that grows where the draft is confident.
 
-    In each step the draft reads, in one forward pass, the best nodes that it has not read, and each is
-    followed by its most probable tokens; a node's value is the product of the draft's confidences down to it.
-    The best `n_nodes` are proposed: the tree of which the draft expects most accepted tokens (Sequoia, arXiv
-    2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276). It is made for greedy decoding and the
-    coupled rule; under other rules a `StaticTree` of samples is accepted more often.
+    Each step expands the best unread nodes in one forward pass of the draft, and adds the most probable
+    tokens after each. A node's value is the product of the draft's confidences along its path; the best
+    `n_nodes` are proposed (Sequoia, arXiv 2402.12374; EAGLE-2, arXiv 2406.16858; OPT-Tree, arXiv 2406.17276).
+    Suits greedy decoding and the coupled rule; under other rules a sampled `StaticTree` is accepted more
+    often.
 
     Parameters
     ----------
     n_nodes : int
-        Nodes of the tree at most, 1 to 1024; a smaller gamma keeps the best.
+        Largest number of nodes, 1 to 1024; a smaller gamma keeps the best.
     width : int, default 3
-        Guesses that are read in a step, and tokens that may follow each.
+        Nodes expanded per step, and children per expanded node.
     steps : int, default 8
-        Forwards of the draft in a round at most, and so guesses in a row.
+        Largest number of draft forward passes per round, which limits the depth.
     sharpness : float, default 3.5
-        Confidence in a token, for greedy decoding and the coupled rule, is the softmax of the draft's logits
-        times this: 3.5 for a good draft, which is right far more often than its probability says and has
-        deep trees; 1 takes the draft by its word, which makes bushes.
+        Factor of the logits before the softmax that estimates confidence, for greedy decoding and the coupled
+        rule. 3.5 suits a good draft, which is right more often than its probabilities say, and makes deep
+        trees; 1 makes wide ones.
     """
 
     n_nodes: int
@@ -168,11 +166,11 @@ class DynamicTree:
 
     @property
     def gamma(self) -> int:
-        """Guesses a round: n_nodes."""
+        """Number of nodes."""
         return self.n_nodes
 
     def describe(self) -> Description:
-        """As that of `ParallelChains`."""
+        """See `ParallelChains.describe`."""
         return "dynamic_tree", {"width": self.width, "steps": self.steps, "sharpness": self.sharpness}
 
 
@@ -180,21 +178,21 @@ Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
 
 
 def check_tree(tree: object) -> Tree | None:
-    """The argument `tree`, which may be None."""
+    """Return the argument `tree`; refuse anything but a tree or None."""
     if tree is None or isinstance(tree, Tree):
         return tree
     raise InputError(f"tree is {type_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
 
 
 def gamma_of(gamma: int | None, tree: Tree | None, default: int) -> int:
-    """Draft tokens a round: the argument `gamma`; None: the nodes of the tree, or of a chain the default."""
+    """Return the argument `gamma`; for None the number of tree nodes, or `default` for a chain."""
     if gamma is not None:
         return check_integer("gamma", gamma, 1, MAX_GAMMA)
     return default if tree is None else tree.gamma
 
 
 def describe_shape(tree: Tree | None, predictor: object) -> Description:
-    """The drafting method that draws a tree, or a chain, from what a predictor of the core says."""
+    """Return the core's method and arguments for a tree, or a chain, drawn from a predictor."""
     method, shape = ("model", {}) if tree is None else tree.describe()
     return method, {"model": predictor, **shape}
 

@@ -1,1 +1,1 @@
-"""Models: read from files, checked, packed for the core."""
+"""Loading, checking and packing of models."""

@@ -1,6 +1,6 @@
-"""LoRA adapters of models: matched with the tensors of a base, merged into its weights or laid beside them.
+"""LoRA adapters, matched with a base model and merged into its weights or attached unmerged.
 
-LoRA (arXiv 2106.09685) has for a matrix W a product of two of low rank: W + scale · B A.
+LoRA (arXiv 2106.09685) adds a low-rank product to a matrix W: W + scale · B A.
 """
 
 from __future__ import annotations
@@ -22,26 +22,23 @@ from specdec.models.families import FAMILIES, Source
 from specdec.models.families.family import wrong_shape
 from specdec.models.number_formats import widened
 
-_BESIDE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
-"""Canonical names of the matrices beside which others can be laid."""
+_ADAPTABLE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
+"""Canonical names of matrices that support unmerged adapters."""
 
-_MERGED: Final = "merged: specdec.load(..., adapter=...)"
+_MERGE: Final = "or merge it: specdec.load(..., adapter=...)"
 _MOST_ERROR: Final = 0.5
-"""By which part of its norm packing changes a matrix at most; with other matrices it is above 1."""
+"""Bound of the relative change of a matrix by quantization; for another matrix it is above 1."""
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """The matrices of low rank beside one tensor of a model, the `source`, as the core has it."""
+    """The low-rank matrices of one model tensor, the `source`."""
 
     stored: StoredLowRank
     source: Source
 
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The matrices: down [rank, n_cols] and up [n_rows, rank], f32; W + up · down is the adapted tensor.
-
-        Numbers that are too large for f32 are infinite.
-        """
+        """Return down [rank, n_cols] and up [n_rows, rank], f32 or infinite; W + up · down is adapted."""
         down = widened(self.stored.down.array(), self.stored.down.format)
         with np.errstate(over="ignore", invalid="ignore"):
             up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
@@ -50,17 +47,17 @@ class LowRank:
         return np.ascontiguousarray(down), self._rows(up)
 
     def lengths(self) -> NDArray[np.float32] | None:
-        """Of DoRA the lengths that the rows of the adapted tensor have, [n_rows, 1] f32; else None."""
+        """Return DoRA's row norms of the adapted tensor, [n_rows, 1] f32; None without DoRA."""
         stored = self.stored.magnitude
         return None if stored is None else self._rows(widened(stored.array(), stored.format)[:, np.newaxis])
 
     def base(self) -> NDArray[np.float32] | None:
-        """The tensor that was adapted, [n_rows, n_cols] f32, where it was saved with the adapter."""
+        """Return the base tensor saved with the adapter, [n_rows, n_cols] f32, or None."""
         stored = self.stored.base
         return None if stored is None else widened(*self.source.take([stored.array()], stored.format))
 
     def _rows(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The tensor's rows of an array [outputs of the module, n]."""
+        """Return an array [module outputs, n] in the order of the tensor's rows."""
         entry, shape = self.source.entry, self.source.shape
         whole = array.T if entry.inputs_first else array
         rows = entry.view(whole, (shape[0], array.shape[1]), self.source.config)
@@ -69,14 +66,14 @@ class LowRank:
 
 @dataclass(frozen=True)
 class FittedAdapter:
-    """An adapter matched with a model's tensors, by canonical name; those of `whole` are replaced."""
+    """An adapter matched with a model's tensors by canonical name; `whole` tensors are replaced."""
 
     folder: PeftFolder
     low_rank: Mapping[str, LowRank]
     whole: Mapping[str, Source]
 
     def replaced(self, name: str) -> tuple[NDArray[Any], str]:
-        """A tensor that takes the place of the base's, and its number format."""
+        """Return a replacement tensor and its number format."""
         source = self.whole[name]
         stored = [self.folder.whole[given] for given in source.stored]
         return source.take([tensor.array() for tensor in stored], stored[0].format)
@@ -85,24 +82,21 @@ class FittedAdapter:
 def fit_adapter(
     path: Path, architecture: str, config: Mapping[str, Any], base: Path, *, merging: bool
 ) -> FittedAdapter:
-    """Match the adapter in a folder with the tensors of a base: its architecture, configuration and place.
-
-    `merging`: The adapter is to be merged into the base's tensors, not kept beside its matrices.
-    """
+    """Match an adapter with the base of this architecture and configuration, at the path `base`."""
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:
         raise UnsupportedModelError(
-            f"{base}: is a {architecture}, which has no adapters; expected one of {', '.join(FAMILIES)}"
+            f"{base}: is a {architecture}, which does not support adapters; expected one of "
+            f"{', '.join(FAMILIES)}"
         )
     if folder.whole and not merging:
         first = next(iter(folder.whole.values()))
-        found = f"'{first.name}' takes the place of a tensor of the base"
-        expected = f"matrices of low rank alone, or an adapter that is {_MERGED}"
-        raise UnsupportedModelError(f"{first.file}: {found}; expected {expected}")
+        found = f"'{first.name}' replaces a tensor of the base"
+        raise UnsupportedModelError(f"{first.file}: {found}; expected only low-rank matrices, {_MERGE}")
     dora = [stored for stored in folder.low_rank.values() if stored.magnitude is not None]
     if dora and not merging:
-        found = f"is of DoRA ('{dora[0].module}'), which cannot be laid beside weights"
-        raise UnsupportedModelError(f"{path}: {found}; expected one without, or the adapter {_MERGED}")
+        found = f"uses DoRA ('{dora[0].module}'), which is not supported unmerged"
+        raise UnsupportedModelError(f"{path}: {found}; expected plain LoRA, {_MERGE}")
     full_name = family.full_name
     modules = {full_name(f"{name}.weight") or name: stored for name, stored in folder.low_rank.items()}
     whole_tensors = {full_name(name) or name: tensor for name, tensor in folder.whole.items()}
@@ -116,11 +110,11 @@ def fit_adapter(
             continue
         used.update(names)
         if config["tied"] and source.canonical in ("token_embedding", "head"):
-            found = f"adapts '{names[0]}', which is embedding and head of {base} at once"
+            found = f"adapts '{names[0]}', which is both embedding and head of {base}"
             raise UnsupportedModelError(f"{path}: {found}; expected an adapter of other tensors")
         if names[0] in folder.whole:
             if missing := [name for name in source.stored if name not in names]:
-                found = f"replaces '{names[0]}' and not '{missing[0]}'"
+                found = f"replaces '{names[0]}' but not '{missing[0]}'"
                 raise CheckpointError(f"{folder.path}: {found}; expected both")
             for name, shape in zip(source.stored, source.stored_shapes, strict=True):
                 held = folder.whole[name]
@@ -131,15 +125,15 @@ def fit_adapter(
             low_rank[source.canonical] = LowRank(_checked(modules[names[0]], source), source)
     for name in [*modules, *folder.whole]:
         if name not in used:
-            raise CheckpointError(f"{path}: adapts '{name}', which {base} does not have")
+            raise CheckpointError(f"{path}: adapts '{name}', which {base} lacks; expected its own base model")
     return FittedAdapter(folder, low_rank, whole)
 
 
 def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
     entry = source.entry
     if len(source.shape) != 2 or entry.index is not None or not entry.is_view:
-        found = f"adapts '{source.stored[0]}', which is no matrix by itself"
-        raise UnsupportedModelError(f"{stored.down.file}: {found}; expected matrices")
+        found = f"adapts '{source.stored[0]}', which is not a separate matrix"
+        raise UnsupportedModelError(f"{stored.down.file}: {found}; expected adapters of separate matrices")
     n_rows, n_cols = source.stored_shapes[0]
     if entry.inputs_first or stored.of_table:
         n_rows, n_cols = n_cols, n_rows
@@ -147,38 +141,38 @@ def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
         up, down = stored.up, stored.down
         found = f"'{up.name}' has shape {list(up.shape)} and '{down.name}' {list(down.shape)}"
         expected = f"[{n_rows}, {stored.rank}] and [{stored.rank}, {n_cols}]"
-        why = f"as '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
+        why = f"because '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
         raise CheckpointError(f"{down.file}: {found}; expected {expected}, {why}")
     if stored.base is not None and stored.base.shape != (shape := source.stored_shapes[0]):
-        base, whose = stored.base, f", that of '{source.stored[0]}' in the base"
+        base, whose = stored.base, f", the shape of '{source.stored[0]}' in the base"
         raise wrong_shape(base.file, base.name, base.shape, shape, whose)
     if stored.of_table != (source.canonical == "token_embedding"):
-        found = f"'{stored.down.name}' is {'of' if stored.of_table else 'not of'} a table of embeddings"
-        expected = f"the other, as '{source.stored[0]}' is"
+        found = f"'{stored.down.name}' is {'for' if stored.of_table else 'not for'} an embedding"
+        expected = f"the opposite for '{source.stored[0]}'"
         raise UnsupportedModelError(f"{stored.down.file}: {found}; expected {expected}")
     return stored
 
 
 def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapter]:
-    """A checkpoint with the adapter in a folder merged into its tensors, and the adapter."""
+    """Return a checkpoint with an adapter merged into its tensors, and the adapter."""
     fitted = fit_adapter(path, checkpoint.architecture, checkpoint.config, checkpoint.path, merging=True)
 
     def tensors(as_blocks: Container[str], in_file: bool) -> Iterator[CanonicalTensor]:
-        for name, array, form in checkpoint.tensors():
+        for name, array, number_format in checkpoint.tensors():
             if name in fitted.whole:
                 yield (name, *fitted.replaced(name))
             elif name in fitted.low_rank:
                 low_rank = fitted.low_rank[name]
                 base = low_rank.base()
-                yield name, _sum(low_rank, widened(array, form) if base is None else base), "f32"
+                yield name, _sum(low_rank, widened(array, number_format) if base is None else base), "f32"
             else:
-                yield name, array, form
+                yield name, array, number_format
 
     return replace(checkpoint, _tensors=tensors, stored=None), fitted
 
 
 def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A tensor with low-rank matrices added, in f32; with DoRA, its rows brought to their lengths."""
+    """Add the low-rank product to a tensor in f32; with DoRA, scale the rows to their norms."""
     down, up = low_rank.arrays()
     lengths = low_rank.lengths()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -191,27 +185,24 @@ def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
     return found
 
 
-def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int) -> _core.Model:
-    """A model over the weights of another, with the adapter beside its matrices."""
+def attach_adapter(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int) -> _core.Model:
+    """Return a model that shares the weights of `core` and adds the unmerged adapter."""
     path = fitted.folder.path
     config = core.config
     if config.get("encoder") is not None:
-        found = f"cannot be laid beside {base}, which has an encoder"
-        raise UnsupportedModelError(
-            f"{path}: {found}; expected a decoder-only model, or the adapter {_MERGED}"
-        )
+        found = f"cannot be used unmerged with {base}, which has an encoder"
+        raise UnsupportedModelError(f"{path}: {found}; expected a decoder-only model, {_MERGE}")
     for name, low_rank in fitted.low_rank.items():
-        if not _BESIDE.fullmatch(name):
-            found = f"adapts '{low_rank.source.stored[0]}', beside which nothing can be laid"
-            expected = "matrices of attention, of dense feed-forward blocks and the head"
-            raise UnsupportedModelError(f"{path}: {found}; expected {expected}, or the adapter {_MERGED}")
+        if not _ADAPTABLE.fullmatch(name):
+            found = f"adapts '{low_rank.source.stored[0]}', which is not supported unmerged"
+            expected = "matrices of attention, of dense MLPs, and the head"
+            raise UnsupportedModelError(f"{path}: {found}; expected {expected}, {_MERGE}")
         saved = low_rank.base()
         if saved is not None:
-            moved = np.linalg.norm(core.matrix(name) - saved)  # by packing in a coarser number format
+            moved = np.linalg.norm(core.matrix(name) - saved)  # by quantization
             if not moved <= _MOST_ERROR * np.linalg.norm(saved):
-                found = f"holds another '{low_rank.source.stored[0]}' than {base}"
-                expected = f"an adapter of this base, or one that is {_MERGED}"
-                raise CheckpointError(f"{path}: {found}; expected {expected}")
+                found = f"was trained with another '{low_rank.source.stored[0]}' than {base}"
+                raise CheckpointError(f"{path}: {found}; expected an adapter of this base, {_MERGE}")
     tensors = (
         (f"{name}.{part}", array, "f32")
         for name, low_rank in fitted.low_rank.items()

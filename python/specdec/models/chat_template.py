@@ -1,7 +1,7 @@
-"""Chat templates: from messages to the text that a model was trained on.
+"""Chat templates: rendering of messages to a prompt.
 
-A template is Jinja from a checkpoint, and not trusted: it is rendered in a process of its own, in Jinja's
-sandbox (`specdec.models.template_process`).
+A template is untrusted Jinja from a checkpoint: it is rendered in Jinja's sandbox in a separate process
+(`specdec.models.template_process`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 _DEFAULT: Final = "default"
 _TOOL_USE: Final = "tool_use"
-_REASONING: Final = ("reasoning_content", "thinking", "reasoning")  # one field; templates read the first
+_REASONING: Final = ("reasoning_content", "thinking", "reasoning")  # synonyms; templates read the first
 _MARK: Final = "<|END-OF-THE-MESSAGE|> "  # with a space, which a template may strip
 _MAX_DEPTH: Final = 64
 
 
 class ChatTemplate:
-    """The chat templates of a model; `Model.chat_template` has them.
+    """Chat templates of a model, see :attr:`specdec.Model.chat_template`.
 
     Parameters
     ----------
     templates : str or mapping of str to str
-        A template, or several by their names.
+        A template, or several by name.
     tokens : mapping of str to str, optional
-        Variables of every template: "bos_token" and the like.
+        Variables of every template, such as "bos_token".
     source : str
         Where they were read, for messages.
 
     Raises
     ------
     InputError
-        If `templates` or `tokens` hold something else than texts.
+        `templates` or `tokens` are not strings.
 
     Examples
     --------
@@ -67,20 +67,19 @@ class ChatTemplate:
         return f"<specdec.ChatTemplate of {self.source}: {', '.join(map(repr, self.templates))}>"
 
     def text(self, chat_template: str | None = None, *, tools: bool = False) -> str:
-        """The Jinja text of a template.
+        """Return the Jinja source of a template.
 
         Parameters
         ----------
         chat_template : str, optional
-            A name, or the text of a template itself. None: "tool_use" where there are tools and such a
-            template, else "default".
+            A name, or a template itself. None: "tool_use" if it exists and there are tools, else "default".
         tools : bool
             Whether there are tools.
 
         Raises
         ------
         InputError
-            None of the templates is the default, or `chat_template` is neither a name nor a template.
+            There is no default template, or `chat_template` is neither a name nor a template.
         """
         names = ", ".join(map(repr, sorted(self.templates)))
         if chat_template is not None:
@@ -89,7 +88,7 @@ class ChatTemplate:
             if chat_template in self.templates:
                 return self.templates[chat_template]
             if not any(mark in chat_template for mark in ("{{", "{%")):
-                expected = f"a template, which has {{{{ or {{%, or a name that {self.source} has"
+                expected = f"a template, which contains {{{{ or {{%, or the name of one in {self.source}"
                 expected += f": {names}" if names else ""
                 raise InputError.of("chat_template", chat_template, expected)
             return chat_template
@@ -97,18 +96,15 @@ class ChatTemplate:
             return self.templates[_TOOL_USE]
         if _DEFAULT not in self.templates:
             found = f"{self.source} has the chat templates {names}"
-            raise InputError(f"{found}; expected chat_template= with a name")
+            raise InputError(f"{found} and no default; expected chat_template= with one of these names")
         return self.templates[_DEFAULT]
 
     def reads(self, name: str, chat_template: str | None = None, *, tools: bool = False) -> bool:
-        """Whether a template names a variable: without that, what is given as the variable changes nothing.
-
-        The template is chosen as by :meth:`text`; errors are those of :meth:`render`.
-        """
+        """Return whether a template, chosen as in :meth:`text`, uses a variable; raises as :meth:`render`."""
         return name in names_in_template(self.text(chat_template, tools=tools), self.source)
 
     def check(self) -> None:
-        """Refuse templates that cannot be read, before a conversation needs them, as :meth:`render` does."""
+        """Compile all templates; raises as :meth:`render`."""
         for text in self.templates.values():
             names_in_template(text, self.source)
 
@@ -123,32 +119,35 @@ class ChatTemplate:
         chat_template: str | None = None,
         **variables: Any,
     ) -> str:
-        """The text of a conversation, as ``transformers``' ``apply_chat_template`` gives it.
+        """Render a conversation as ``apply_chat_template`` of ``transformers`` does.
 
         Parameters
         ----------
         messages : list of dict
-            With "role", "content" and what else the template reads. Fields that are None are left out.
+            With "role", "content" and other fields that the template reads. None fields are dropped.
         tools : list of dict, optional
             JSON schemas of functions.
         documents : list of dict, optional
             With "title" and "text", for templates that cite.
         add_generation_prompt : bool, optional
-            Begin the assistant's reply. None: unless the last message is the assistant's.
+            Start the assistant's reply. None: unless the last message is the assistant's.
         continue_final_message : bool, optional
-            End inside the last message, so that it can be continued. None: if it is the assistant's and no
-            reply is begun.
+            End inside the last message to continue it. None: if it is the assistant's and no reply is
+            started.
         chat_template : str, optional
             As in :meth:`text`.
         **variables
-            Further variables of the template, such as ``enable_thinking``.
+            Other variables of the template, such as ``enable_thinking``.
+
+        Returns
+        -------
+        str
 
         Raises
         ------
         InputError
-            Something else than messages; messages that the template refuses, with its reason; tools or
-            documents for a template that has no place for them; or a template that takes more time or memory
-            than it may.
+            Invalid messages; messages that the template refuses, with its reason; tools or documents that the
+            template ignores; or a template that exceeds its limits of time or memory.
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
@@ -178,15 +177,12 @@ class ChatTemplate:
             return text
         before, mark, after = text.rpartition(_MARK.strip())
         if not mark:
-            found = f"{self.source}: the chat template leaves the text of the last message out"
+            found = f"{self.source}: the chat template omits the text of the last message"
             raise InputError(f"{found}; expected one that can be continued")
-        return before if after.startswith(" ") else before.rstrip()  # stripped as the template does it
+        return before if after.startswith(" ") else before.rstrip()  # stripped like the template's text
 
     def end_of_message(self) -> str:
-        """What follows the text of the assistant's message, without spaces around; "" if that is unknown.
-
-        It is unknown in the harmony format of gpt-oss too, where a message may end before the reply does.
-        """
+        """Return the stripped text after the assistant's message; "" if unknown, as for gpt-oss."""
         question = {"role": "user", "content": "a"}
         answer = {"role": "assistant", "content": "b" + _MARK}
         try:
@@ -212,12 +208,12 @@ def _texts(name: str, given: Any) -> dict[str, str]:
 def begins_reply(
     messages: Any, add_generation_prompt: bool | None, continue_final_message: bool | None
 ) -> bool:
-    """Whether the prompt of a conversation begins a reply; the flags are those of `ChatTemplate.render`."""
+    """Return whether a conversation's prompt starts a reply; flags as in `ChatTemplate.render`."""
     return _endings(_checked(messages[-1:]), add_generation_prompt, continue_final_message)[0]
 
 
 def conversations_of(messages: Any) -> tuple[list[Any], bool]:
-    """(the conversations in an argument `messages`, whether they came as several)."""
+    """Return the conversations in an argument `messages`, and whether it is a list of them."""
     expected = "a list of messages, or a list of these"
     if not isinstance(messages, list | tuple):
         raise InputError.of("messages", messages, expected, type_of(messages))
@@ -231,7 +227,7 @@ def conversations_of(messages: Any) -> tuple[list[Any], bool]:
 
 
 def _checked(messages: Any) -> list[dict[str, Any]]:
-    """Copies of the messages, of plain data alone."""
+    """Return copies of the messages in plain data."""
     expected = "a list of at least one message"
     items = check_items("messages", messages, expected) if isinstance(messages, list | tuple) else []
     if not items:
@@ -249,7 +245,7 @@ def _checked(messages: Any) -> list[dict[str, Any]]:
 def _endings(
     messages: Sequence[Mapping[str, Any]], add: bool | None, carry_on: bool | None
 ) -> tuple[bool, bool]:
-    """(whether the reply is begun, whether the last message is to be continued)."""
+    """Return whether to start a reply, and whether to continue the last message."""
     last_is_reply = messages[-1].get("role") == "assistant"
     names = ("add_generation_prompt", "continue_final_message")
     add = None if add is None else check_flag(names[0], add)
@@ -264,7 +260,7 @@ def _endings(
 
 
 def _mark(message: dict[str, Any]) -> None:
-    """Put the mark behind the text of a message."""
+    """Append the mark to a message's text."""
     content = message.get("content")
     if isinstance(content, str):
         message["content"] = content + _MARK
@@ -273,7 +269,7 @@ def _mark(message: dict[str, Any]) -> None:
         if isinstance(block, dict) and isinstance(block.get("text"), str):
             block["text"] += _MARK
             return
-    found = "the last message is to be continued, but has no text"
+    found = "the last message has no text to continue"
     raise InputError.about("messages", f"{found}; expected its content")
 
 
@@ -286,7 +282,7 @@ def _schemas(name: str, given: Any) -> list[Any] | None:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value as JSON's types; of an object that has none, its type's name. A template sees nothing else."""
+    """Convert a value to JSON types for the template; other objects become their type's name."""
     if depth > _MAX_DEPTH:
         found = f"messages, tools or documents are nested more than {_MAX_DEPTH} deep"
         raise InputError.about("messages", found)
@@ -294,16 +290,16 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, np.generic):
         return _plain(value.item(), depth + 1)
-    kinds: Any = ((str, str.__str__), (int, int.__index__), (float, float.__float__))
-    for kind, own in kinds:
-        if isinstance(value, kind):
-            return own(value)  # a subclass may have methods that the sandbox does not know
+    conversions: Any = ((str, str.__str__), (int, int.__index__), (float, float.__float__))
+    for base, own in conversions:
+        if isinstance(value, base):
+            return own(value)  # a subclass may have methods that the sandbox does not restrict
     if isinstance(value, Mapping):
         names = [(name, _plain(name)) for name in check_items("a field of messages", value, "a mapping")]
         for name, key in names:
             if isinstance(key, list | dict):
                 found = f"a field of messages has the name {shown(name)}"
-                raise InputError.about("messages", f"{found}; expected a text")
+                raise InputError.about("messages", f"{found}; expected a string")
         return {key: _plain(value[name], depth + 1) for name, key in names}
     if isinstance(value, list | tuple):
         return [_plain(item, depth + 1) for item in check_items("a field of messages", value, "a list")]
@@ -313,7 +309,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
-    """The chat templates of a caller's ``tokenizer=``, an object or a path, else those of the folder."""
+    """Return the chat templates of a caller's ``tokenizer=`` (object or path), else of the folder."""
     if tokenizer is False:
         return None
     own = getattr(tokenizer, "chat_template", None)
@@ -332,7 +328,7 @@ def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
 
 
 def _read_chat_template(folder: Path) -> ChatTemplate | None:
-    """The chat templates of a folder: files of their own, or else a field; None if it has none."""
+    """Read the chat templates of a folder from files or tokenizer_config.json; None if it has none."""
     file = folder / "tokenizer_config.json"
     settings = read_settings(file)
     more = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}

@@ -1,4 +1,4 @@
-"""`load`: a model from a path or a name, whatever the format of its files."""
+"""Loading of models from a path or hub name, in any supported file format."""
 
 from __future__ import annotations
 
@@ -51,80 +51,79 @@ def load(
 ) -> Model:
     """Load a model.
 
-    The first model that is loaded on a machine takes some 0.2 s more, in which the kernels find out which of
-    their ways to compute the same product are the quickest there; no result depends on it. The thresholds are
-    kept in ``$XDG_CACHE_HOME/specdec/thresholds``, else ``~/.cache/specdec/thresholds``, or in the folder
-    that the environment variable ``SPECDEC_THRESHOLDS`` names ("off": nothing is measured).
+    The first load on a machine takes about 0.2 s more to find the fastest kernel thresholds, which never
+    change results. They are kept in ``$XDG_CACHE_HOME/specdec/thresholds``, else
+    ``~/.cache/specdec/thresholds``, or in the folder named by the environment variable
+    ``SPECDEC_THRESHOLDS`` ("off": no measurement).
 
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16, or codes as compressed-tensors has them;
-        docs/MODELS.md lists the architectures), a GGUF file, a packed file (``.specdec``, as
-        :func:`specdec.convert` and ``cache`` write it), a llama2.c ``.bin`` file of version 0, or a name on
-        the Hugging Face Hub (by the package huggingface_hub): ``org/name``, or of GGUF files
-        ``org/name:Q4_K_M`` and ``hf://org/name/file.gguf``.
+        A Hugging Face folder (``*.safetensors`` in f32, f16, bf16 or compressed-tensors; docs/MODELS.md
+        lists the architectures), a GGUF file, a packed file (``.specdec``, written by
+        :func:`specdec.convert` and ``cache``), a llama2.c ``.bin`` file of version 0, or a name on the
+        Hugging Face Hub (needs huggingface_hub): ``org/name``, and for GGUF files ``org/name:Q4_K_M`` or
+        ``hf://org/name/file.gguf``.
     dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds: bf16
-        if all its matrices are stored so, f32 otherwise; of files with codes each matrix in its own type,
-        with the file's values. In bf16 activations are rounded to it where they meet a matrix. int8 and int4
-        have blocks of 32 weights with one scale each and quantize activations to int8 by rows and blocks.
-        :meth:`Model.quantization_report` says what a format costs.
+        Number format of the matrices; norms and biases stay f32. None: bf16 if all matrices are stored in it,
+        else f32; quantized files keep each matrix in its own type. bf16 rounds activations to bf16 before a
+        matrix. int8 and int4 have one scale per block of 32 weights and quantize activations to int8.
+        :meth:`Model.quantization_report` measures the loss.
     cache_dtype : {None, "f32", "bf16"}
-        The number format of cached keys and values. None: f32 for a model in f32, else bf16.
+        Number format of the KV cache. None: f32 for a model in f32, else bf16.
     prefill : {"rows", "tiles", "blas"}
-        What multiplies the rows of prompts, of texts that are scored, and of sources. "rows": the row
-        kernels, which compute everything else. "tiles": in formats other than f32, sums in the order of a
-        tile of Intel's AMX, which is faster on processors that have it; a prompt then has bits of its own,
-        the same on every processor. "blas": OpenBLAS, for models in f32 without mixtures of experts; a prompt
-        has bits that differ between kinds of processors (docs/NUMERICS.md), and matrices of a decoder-only
-        model take twice the memory.
+        Matrix multiplication for prompts, scored texts and sources. "rows": the row kernels, as for
+        everything else. "tiles": for formats other than f32, sums in the order of Intel AMX tiles: faster on
+        processors with AMX; bits differ from "rows" but are the same on every processor. "blas": OpenBLAS,
+        for f32 models without mixture of experts; bits depend on the processor type (docs/NUMERICS.md), and
+        matrices of a decoder-only model take twice the memory.
     tokenizer : None, False, path-like or Tokenizer
-        None: the tokenizer of the folder, if there is one. False: none; ids in, ids out, and a text ends at
-        the ids of the configuration (:attr:`Model.eos_ids`). A path: the one at that path. An object of
-        ``transformers`` or ``tokenizers``, or one with the methods of :class:`specdec.tokenizer.Tokenizer`.
+        None: the folder's tokenizer, if any. False: none; prompts and results are ids, and sequences end at
+        the configuration's :attr:`Model.eos_ids`. Or a path, an object of ``transformers`` or ``tokenizers``,
+        or one with the methods of :class:`specdec.tokenizer.Tokenizer`.
     n_ctx : int, optional
-        The longest text, in tokens. None: what the checkpoint says, without scaling that depends on the
-        length of a text (LongRoPE, dynamic NTK); a longer ``n_ctx`` takes the frequencies of a text of that
-        length, for all texts. Of T5, whose relative positions have no end, it is the longest source too;
-        None: 2048.
+        Context length in tokens. None: the checkpoint's, without length-dependent scaling (LongRoPE, dynamic
+        NTK); a larger ``n_ctx`` applies the frequencies of that length to all sequences. For T5 it also
+        bounds the source; None: 2048.
     n_threads : int, optional
-        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+        Number of threads, here for packing; it never changes results. None:
+        :func:`specdec.threads.default_threads`.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
     revision, cache_dir, token : optional
-        Of a hub name: a branch, tag or commit; where downloads are kept (None: ``HF_HOME``); a token (True,
-        or None where there is one: that of ``hf auth login`` or ``HF_TOKEN``; False: none).
+        For a hub name: branch, tag or commit; download folder (None: ``HF_HOME``); access token (True, or
+        None if there is one: from ``hf auth login`` or ``HF_TOKEN``; False: none).
     cache : bool or path-like
-        Keep the packed model, which takes the model's memory on disk, and map it when it is loaded so again,
-        at once. True: in ``$XDG_CACHE_HOME/specdec/packed``, else ``~/.cache/specdec/packed``; a path: in
-        that folder. Written again when its files have changed. For models on disk with their own tokenizer or
-        none.
+        Keep the packed model on disk and map it on the next load. A folder, or True for
+        ``$XDG_CACHE_HOME/specdec/packed``, else ``~/.cache/specdec/packed``. Rewritten if the model's files
+        change. For models on disk with their own tokenizer or none.
     adapter : path-like, optional
-        The folder of a LoRA adapter of PEFT, which is merged into the weights: W + scale · B A in f32, then
-        rounded or quantized as ``dtype`` says; a GGUF file is then loaded in ``dtype``, not in its own types.
-        :meth:`Model.with_adapter` keeps one next to the weights instead (docs/MODELS.md).
+        A PEFT folder of a LoRA adapter to merge: W + scale · B A in f32, then converted to ``dtype``; a GGUF
+        file then does not keep its types. :meth:`Model.with_adapter` attaches one unmerged
+        (docs/MODELS.md).
+
+    Returns
+    -------
+    Model
 
     Warns
     -----
     UserWarning
-        Of ids in ``generation_config.json`` that are no tokens, and of a tokenizer with more ids than the
-        model.
+        Ids in ``generation_config.json`` outside the vocabulary, a tokenizer with more ids than the model.
 
     Raises
     ------
     CheckpointError
-        A damaged, contradictory or missing checkpoint or adapter (missing: also a FileNotFoundError), weights
+        A damaged, inconsistent or missing checkpoint or adapter (missing: also a FileNotFoundError), weights
         that are NaN, infinite or too large for ``dtype``, or an adapter of another model.
     UnsupportedModelError
-        An architecture, an adapter or a setting that specdec does not have.
+        An unsupported architecture, adapter or setting.
     TokenizerError
-        A damaged tokenizer, or one whose library is not installed; of a packed file raised where its
-        tokenizer is first needed.
+        A damaged tokenizer, or a missing library; for a packed file raised on first use of the tokenizer.
     MissingLibraryError
-        With ``prefill="blas"``: OpenBLAS is not there, or cannot be used.
+        OpenBLAS is missing or unusable, with ``prefill="blas"``.
     InputError
-        An argument that is none of the above.
+        An invalid argument.
 
     Examples
     --------
@@ -137,21 +136,21 @@ def load(
     check_choice("prefill", prefill, PREFILL_METHODS)
     threads = check_threads(n_threads)
     settle()
-    place = check_path("path", path, CheckpointError)
+    location = check_path("path", path, CheckpointError)
     arguments: dict[str, Any] = {
         "dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
         "tokenizer": tokenizer,
     }  # fmt: skip
     of_adapter = None if adapter is None else check_path("adapter", adapter)
-    if place.is_file() and is_packed(place):
+    if location.is_file() and is_packed(location):
         if of_adapter is not None:
-            found = f"adapter is given, but {place} is a packed file, whose weights are as they are"
-            raise InputError(f"{found}; expected None, the model that it was made of, or Model.with_adapter")
-        return packed_model(place, arguments, load, threads)
+            found = f"adapter is given, but {location} is a packed file, whose weights are fixed"
+            raise InputError(f"{found}; expected None, the original model, or Model.with_adapter")
+        return packed_model(location, arguments, load, threads)
     if cache is not False:
         adapted = {} if of_adapter is None else {"adapter": str(of_adapter)}
         again = functools.partial(load, progress=progress)
-        return cached_model(place, cache, arguments | adapted, again, threads)
+        return cached_model(location, cache, arguments | adapted, again, threads)
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
@@ -183,7 +182,7 @@ def _made(
     n_threads: int,
     progress: bool | None,
 ) -> Model:
-    """The model of a checkpoint, packed; `stored`: its matrices stay in the types of the file."""
+    """Pack a checkpoint's model; with `stored`, matrices keep the file's types."""
     if checkpoint.tokenizer is not None:
         warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
     if stored is not None and stored.message:
@@ -197,7 +196,7 @@ def _made(
     except SpecdecError:
         raise
     except ValueError as error:
-        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        # The core's checks, such as for finite weights, name the tensor but not the file.
         raise CheckpointError(f"{checkpoint.path}: {error}") from error
     texts = ModelTexts(
         checkpoint.tokenizer,
@@ -221,22 +220,22 @@ def _made(
 
 
 def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) -> tuple[Model, Model]:
-    """Load the target (92M parameters) and the draft (3.9M) in the package, each once in a format.
+    """Load the bundled target (92M parameters) and draft (3.9M), each once per format.
 
-    They are the GPT-like pair of section 4.2 of Leviathan et al. (2023), trained on English fiction in the
-    public domain. The target's weights are on the grid of int4, which f32, bf16 and int4 hold exactly.
+    They are a GPT-like pair as in section 4.2 of Leviathan et al. (2023), trained on public-domain English
+    fiction. The target's weights are exact in f32, bf16 and int4.
 
     Parameters
     ----------
     dtype, draft_dtype : {None, "f32", "bf16", "int8", "int4"}
-        Number formats of target and draft, as in :func:`load`. None: int8.
+        Number formats, as in :func:`load`. None: int8.
 
     Returns
     -------
     (Model, Model)
-        Target and draft, of one vocabulary of 8,192 tokens and a context of 1,024.
+        Target and draft, with a shared vocabulary of 8,192 tokens and a context of 1,024.
     """
-    # Checked here, as the cache needs values that can be hashed.
+    # Checked here, because the cache needs hashable values.
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
     return _embedded("target", dtype or "int8"), _embedded("draft", draft_dtype or "int8")
@@ -251,29 +250,29 @@ def _embedded(name: str, dtype: Dtype) -> Model:
 def _checked(
     checkpoint: Checkpoint, stored: StoredTensors | None, done: Callable[[int], object]
 ) -> Iterator[CanonicalTensor]:
-    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
+    """Yield the checkpoint's tensors, checked against those that the core needs."""
     shapes = _core.tensor_shapes(checkpoint.config)
     missing = dict(shapes)
-    for name, array, form in checkpoint.unread_tensors(stored.blocks if stored else ()):
+    for name, array, number_format in checkpoint.unread_tensors(stored.blocks if stored else ()):
         if name not in shapes:
             found = f"tensor '{name}' is not part of this model"
-            raise CheckpointError(f"{checkpoint.path}: {found}; expected none such")
-        # the core knows how many numbers the bytes of blocks are, and of rows in a file
-        is_numbers = form in ("f32", "f16", "bf16")
+            raise CheckpointError(f"{checkpoint.path}: {found}; expected only the model's tensors")
+        # the core checks sizes of blocks and of rows in a file
+        is_numbers = number_format in ("f32", "f16", "bf16")
         if is_numbers and not isinstance(array, FileRows) and tuple(array.shape) != tuple(shapes[name]):
             raise wrong_shape(checkpoint.path, name, array.shape, shapes[name])
         missing.pop(name, None)
         n_bytes = array.nbytes
-        yield name, array, form  # type: ignore[misc]
-        del array  # before the next is read
+        yield name, array, number_format  # type: ignore[misc]
+        del array  # freed before the next is read
         done(n_bytes)
     for name, shape in missing.items():
         found = f"tensor '{name}' is missing"
-        raise CheckpointError(f"{checkpoint.path}: {found}; expected it with shape {list(shape)}")
+        raise CheckpointError(f"{checkpoint.path}: {found}; expected a tensor of shape {list(shape)}")
 
 
 def as_model(name: str, given: object) -> Model:
-    """The argument `name` as a model, loaded if it is a path or hub name."""
+    """Return the argument `name` as a model, loading a path or hub name."""
     if isinstance(given, Model):
         return given
     if isinstance(given, str | os.PathLike):

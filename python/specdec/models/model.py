@@ -1,4 +1,4 @@
-"""A model: weights in the core, a tokenizer beside them."""
+"""Models: weights in the core, and their tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specdec.checks import CONVERSION_ERRORS, as_iterator, check_integer, check_
 from specdec.containers import text_of
 from specdec.errors import ContextLengthError, InputError, number_of, shown, type_of
 from specdec.models import quantization
-from specdec.models.adapter import beside, fit_adapter
+from specdec.models.adapter import attach_adapter, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
@@ -34,13 +34,13 @@ from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, 
 from specdec.threads import check_threads
 
 Prompt: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
-"""A text, or token ids."""
+"""Text or token ids."""
 
 _NO_LIMIT = 2**31 - 1
 
 
 class ModelTexts(NamedTuple):
-    """What turns texts into ids and back; without a tokenizer the ids that configurations name count."""
+    """Tokenizers and chat template of a model; BOS and EOS ids for use without tokenizer."""
 
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None = None
@@ -50,17 +50,17 @@ class ModelTexts(NamedTuple):
 
 
 class LaterTexts:
-    """ModelTexts that are made once, when a thread first asks for them, or again after a failure."""
+    """ModelTexts created on first use, thread-safe; retried after a failure."""
 
     def __init__(self, make: Callable[[], ModelTexts]) -> None:
         self._make = make
         self._made: ModelTexts | None = None
-        # One for each process, as another thread may hold it while the process is forked. A signal handler
-        # may ask while its own thread holds it.
+        # One lock per process, because another thread may hold it during a fork. Reentrant, because a signal
+        # handler may call get() while its own thread holds the lock.
         self._locks: dict[int, threading.RLock] = {}
 
     def get(self) -> ModelTexts:
-        """The texts."""
+        """Return the texts."""
         if self._made is None:
             with self._locks.setdefault(os.getpid(), threading.RLock()):
                 if self._made is None:
@@ -70,45 +70,42 @@ class LaterTexts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A loaded model; :func:`specdec.load` makes it. Immutable, shared freely between threads and sessions.
+    """A loaded model, created by :func:`specdec.load`. Immutable and thread-safe.
 
-    A pickle of it holds no weights: it names the files, with their sizes and digests, and how they were
-    loaded. In its own process that gives this model again; another process loads the same files in the same
-    formats, once for all pickles of one model, and refuses files that have changed. What was downloaded from
-    the hub is downloaded there, by the same commit, with that machine's token. The first pickle reads the
-    files once more, for their digests. A process keeps the two models that it loaded so last, for pools
-    whose every task brings its models. A copy (`copy.copy`, `copy.deepcopy`) is the model itself.
+    A pickle holds no weights but the files' paths, sizes and digests, and the arguments of `load`. In the
+    same process it unpickles to this model; another process loads the files once for all pickles of a model
+    and refuses changed files. Files from the hub are downloaded there by the same commit, with that machine's
+    token. The first pickle reads the files again for their digests. A process keeps the last two unpickled
+    models, for pools whose tasks bring their models. `copy.copy` and `copy.deepcopy` return the model itself.
 
     Attributes
     ----------
     config : ModelConfig
-        What the model is.
+        Sizes and switches.
     path : Path
         Where it was read.
     architecture : str
-        What the checkpoint calls its architecture.
+        The checkpoint's name for its architecture.
     decoder_start : tuple of int
-        Of an encoder-decoder: the ids that its decoder's texts begin with, which are not generated:
-        ``decoder_start_token_id`` of the files, then ``forced_bos_token_id`` or the token of a target
-        language, where there is one. Empty for other models, and where the files name none.
+        Ids that an encoder-decoder's output starts with, which are not generated: ``decoder_start_token_id``,
+        then ``forced_bos_token_id`` or the token of a target language. Empty for other models.
     origin : ModelOrigin or None
-        The files that the model was read from, and how; None of a model that was made in memory.
+        Files and arguments of `load`; None for a model made in memory.
     dtype : str
-        Number format of the matrices: "f32", "bf16", "int8" or "int4", or "file": each matrix has the type
-        that it has in a GGUF file.
+        Number format of the matrices: "f32", "bf16", "int8", "int4", or "file": the types of a quantized
+        file.
     formats : mapping of str to str
-        Of a model in the types of a GGUF file: canonical name of a matrix to its format; else empty.
+        Canonical name to format of each matrix if ``dtype`` is "file"; else empty.
     types : str
-        Which types these are, as "Q4_K, Q6_K"; else empty.
+        The file's types if ``dtype`` is "file", such as "Q4_K, Q6_K"; else empty.
     cache_dtype : str
-        Number format of the keys and values that sessions keep: "f32" or "bf16".
+        Number format of the KV cache: "f32" or "bf16".
     prefill : str
-        What multiplies the rows of prompts or sources: "rows", the row kernels; "tiles", these in the order
-        of tiles; or "blas", OpenBLAS.
+        Matrix multiplication for prompts, see :func:`specdec.load`.
     n_bytes : int
-        Memory that the packed weights take.
+        Memory of the packed weights.
     n_parameters : int
-        Weights, a tied head counted once.
+        Number of weights, a tied head counted once.
     """
 
     _weights: _core.Model
@@ -122,8 +119,8 @@ class Model:
     origin: ModelOrigin | None = None
     formats: Mapping[str, str] = field(default_factory=dict)
     types: str = ""
-    beside: _Beside | None = None  # an adapter beside the weights
-    mapped: OpenedFile | None = None  # the packed file that they are in
+    unmerged: _UnmergedAdapter | None = None
+    mapped: OpenedFile | None = None  # the packed file with the weights
     dtype: MatrixDtype = field(init=False)
     cache_dtype: CacheDtype = field(init=False)
     prefill: PrefillMethod = field(init=False)
@@ -131,14 +128,14 @@ class Model:
     n_parameters: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # Read now: another program may truncate the file that a mapped core is in.
+        # Read now: another program may truncate the mapped file.
         for name in ("dtype", "cache_dtype", "prefill", "n_bytes", "n_parameters"):
             object.__setattr__(self, name, getattr(self._weights, name))
         self._register()
 
     def _register(self) -> None:
-        """Let this process's pickles of the model find it."""
-        of = self.origin if self.beside is None else self.beside
+        """Register the model for pickles in this process."""
+        of = self.origin if self.unmerged is None else self.unmerged
         if of is not None and of.key is not None:
             _OF_KEY[of.key] = self
 
@@ -151,13 +148,13 @@ class Model:
 
     @property
     def texts(self) -> ModelTexts:
-        """Tokenizers and chat templates; of a packed file they are made when they are first asked for."""
+        """Tokenizers and chat templates; loaded on first use for a packed file."""
         texts = self._texts
         if isinstance(texts, LaterTexts):
             return texts.get()
         return texts if isinstance(texts, ModelTexts) else ModelTexts(texts)
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # with it, type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             hint = ""
@@ -166,11 +163,15 @@ class Model:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
-        if self.beside is not None and self.beside.key is not None:
-            return _unpickled_adapted, (self.beside.key, self.beside.base, self.beside.files.reference())
+        if self.unmerged is not None and self.unmerged.key is not None:
+            return _unpickled_adapted, (
+                self.unmerged.key,
+                self.unmerged.base,
+                self.unmerged.files.reference(),
+            )
         if self.origin is None:
-            found = f"{self.path} is a model that was made in memory, which cannot be pickled"
-            raise InputError(f"{found}; expected one that specdec.load has read, as a pickle names its files")
+            found = f"{self.path} is a model made in memory, which cannot be pickled"
+            raise InputError(f"{found}; expected a model from specdec.load, because a pickle names its files")
         return _unpickled, (self.origin.reference(),)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Model:
@@ -180,12 +181,12 @@ class Model:
 
     @property
     def core(self) -> _core.Model:
-        """The packed weights, to compute with.
+        """The core's model.
 
         Raises
         ------
         CheckpointError
-            Another program has changed the packed file that they are mapped from.
+            Another program changed the mapped packed file.
         """
         if self.mapped is not None:
             self.mapped.check_unchanged()
@@ -193,47 +194,48 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """Text to ids and back; None: ids in, ids out."""
+        """The tokenizer; None: prompts and results are ids."""
         return self.texts.tokenizer
 
     @property
     def source_tokenizer(self) -> SourceTokenizer | None:
-        """Of an encoder-decoder: from a source to the ids that its encoder reads; None: ids in."""
+        """Tokenizer of an encoder-decoder's sources; None: sources are ids."""
         return self.texts.source_tokenizer
 
     @property
     def bos_id(self) -> int | None:
-        """The token that begins a text: the tokenizer's, or without one that of the configuration, if any."""
+        """BOS id of the tokenizer, or without one of the configuration; None if there is none."""
         texts = self.texts
         return texts.bos_id if texts.tokenizer is None else texts.tokenizer.bos_id
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a text: the tokenizer's, or without one those of the configuration.
-
-        The configuration is generation_config.json, then config.json, or the metadata of a GGUF file.
-        """
+        """EOS ids of the tokenizer, or without one of the configuration files or GGUF metadata."""
         texts = self.texts
         return texts.eos_ids if texts.tokenizer is None else tuple(texts.tokenizer.eos_ids)
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The codes of the languages that a multilingual translation model has tokens for."""
+        """Language codes of a multilingual translation model."""
         source = self.source_tokenizer
         return () if source is None else tuple(source.languages)
 
     def with_languages(self, *, src_lang: str | None = None, tgt_lang: str | None = None) -> Model:
-        """The same model for sources in one language and texts in another; it shares the weights.
+        """Return the model for another source or target language; it shares the weights.
 
         Parameters
         ----------
         src_lang, tgt_lang : str, optional
-            Codes among :attr:`languages`. None: what it was.
+            Codes in :attr:`languages`. None: unchanged.
+
+        Returns
+        -------
+        Model
 
         Raises
         ------
         InputError
-            The model has no such language, or none at all, or no tokenizer.
+            The model does not have this language, or has no languages or no tokenizer.
 
         Examples
         --------
@@ -241,7 +243,7 @@ class Model:
         """
         source, start = self.source_tokenizer, self.decoder_start
         if source is None:
-            raise InputError(f"{self.path} has no tokenizer of sources; expected a translation model")
+            raise InputError(f"{self.path} has no tokenizer for sources; expected a translation model")
         if src_lang is not None:
             source = source.in_language(src_lang)
         if tgt_lang is not None:
@@ -256,12 +258,16 @@ class Model:
         return self._changed(_texts=texts, decoder_start=start, origin=origin)
 
     def with_chat_template(self, template: str | ChatTemplate) -> Model:
-        r"""The same model with another chat template; it shares the weights, and cannot be pickled.
+        r"""Return the model with another chat template; it shares the weights and cannot be pickled.
 
         Parameters
         ----------
         template : str or ChatTemplate
-            A template's Jinja text, or several templates.
+            A Jinja template, or several templates.
+
+        Returns
+        -------
+        Model
 
         Examples
         --------
@@ -271,71 +277,74 @@ class Model:
             tokens = None if self.chat_template is None else self.chat_template.tokens
             template = ChatTemplate(template, tokens=tokens, source=f"the chat template for {self.path}")
         texts = self.texts._replace(chat_template=template)
-        beside = None if self.beside is None else replace(self.beside, key=None)
-        return self._changed(_texts=texts, origin=None, beside=beside)
+        unmerged = None if self.unmerged is None else replace(self.unmerged, key=None)
+        return self._changed(_texts=texts, origin=None, unmerged=unmerged)
 
     def with_adapter(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> Model:
-        """The same model with a LoRA adapter of PEFT beside its weights; it shares the weights.
+        """Return the model with an unmerged LoRA adapter; it shares the weights.
 
-        It is a model like any other: the target of `specdec.generate`, of an `Engine`, of `beam_search`,
-        scored by :meth:`score`. Models with adapters beside the same base may also share one batch
-        (``specdec.generate(..., adapter=[...])``). Matrices of attention, of dense feed-forward blocks, and
-        the head where it is not tied may be adapted; :func:`specdec.load` merges what adapts more. The number
-        format of the weights is the base's, the adapter's numbers are f32.
+        The result works wherever a model does. Models with adapters of one base may share a batch
+        (``specdec.generate(..., adapter=[...])``). Adapters may change matrices of attention, of dense MLPs,
+        and an untied head; :func:`specdec.load` merges adapters that change more. The weights keep the base's
+        number format; the adapter is f32.
 
         Parameters
         ----------
         path : path-like
-            The folder, with ``adapter_config.json`` and ``adapter_model.safetensors``.
+            A PEFT folder, with ``adapter_config.json`` and ``adapter_model.safetensors``.
         n_threads : int, optional
-            Threads that pack the matrices. None: :func:`specdec.threads.default_threads`.
+            As in :func:`specdec.load`.
+
+        Returns
+        -------
+        Model
 
         Raises
         ------
         CheckpointError
-            A damaged or missing adapter, numbers that are not finite, or one that does not fit the model.
+            A damaged or missing adapter, values that are not finite, or an adapter of another model.
         UnsupportedModelError
-            An adapter that cannot be laid beside the model: another method than LoRA, adapted embeddings or
-            experts, a model with an encoder.
+            An adapter that must be merged: another method than LoRA, adapted embeddings or experts, a model
+            with an encoder.
         InputError
-            The model has an adapter beside its weights already.
+            The model has an unmerged adapter already.
 
         Examples
         --------
         >>> polite = target.with_adapter("path/to/adapter")
         >>> specdec.generate(polite, draft, "Once upon a time")
         """
-        place, threads = check_path("path", path), check_threads(n_threads)
-        if self.beside is not None:
-            raise InputError(f"{self!r} has an adapter beside its weights; expected its base, Model.base")
-        fitted = fit_adapter(place, self.architecture, self._weights.config, self.path, merging=False)
-        core = beside(self.core, fitted, self.path, threads)
-        own = _Beside(self, ReadFiles.at(place, fitted.folder.files), place)
+        location, threads = check_path("path", path), check_threads(n_threads)
+        if self.unmerged is not None:
+            raise InputError(f"{self!r} has an unmerged adapter; expected its base, Model.base")
+        fitted = fit_adapter(location, self.architecture, self._weights.config, self.path, merging=False)
+        core = attach_adapter(self.core, fitted, self.path, threads)
+        own = _UnmergedAdapter(self, ReadFiles.at(location, fitted.folder.files), location)
         sizes = {"n_bytes": core.n_bytes, "n_parameters": core.n_parameters}
-        return self._changed(_weights=core, beside=own, **sizes)
+        return self._changed(_weights=core, unmerged=own, **sizes)
 
     @property
     def base(self) -> Model | None:
-        """Of a model with an adapter beside its weights the model without; None of any other."""
-        return None if self.beside is None else self.beside.base
+        """The model without its unmerged adapter; None if it has none."""
+        return None if self.unmerged is None else self.unmerged.base
 
     @property
     def adapter(self) -> Path | None:
-        """The folder of the adapter beside the weights; None without one, or where it was merged."""
-        return None if self.beside is None else self.beside.path
+        """Folder of the unmerged adapter, or None."""
+        return None if self.unmerged is None else self.unmerged.path
 
     @property
     def adapter_digest(self) -> str | None:
-        """A digest of the files of the adapter beside the weights; None without one."""
-        return None if self.beside is None else self.beside.files.reference().digest
+        """Digest of the unmerged adapter's files, or None."""
+        return None if self.unmerged is None else self.unmerged.files.reference().digest
 
     def source_ids(self, source: str | ArrayLike) -> NDArray[np.int32]:
-        """The ids of a source, as the core takes them.
+        """Return the ids of a source.
 
         Parameters
         ----------
         source : str or sequence of int
-            A text, which :attr:`source_tokenizer` encodes, or ids, taken as they are.
+            Text, which :attr:`source_tokenizer` encodes, or ids.
 
         Returns
         -------
@@ -344,12 +353,11 @@ class Model:
         Raises
         ------
         InputError
-            A model without encoder, a text without tokenizer, no ids, more than the encoder reads, or one out
-            of range.
+            A model without encoder, text without tokenizer, or no, too many or out-of-range ids.
         """
         encoder = self.config.encoder
         if encoder is None:
-            raise InputError(f"a source was given, but {self.path} has no encoder; expected none")
+            raise InputError(f"a source was given, but {self.path} has no encoder; expected no source")
         source = text_of(source)
         if isinstance(source, str):
             if self.source_tokenizer is None:
@@ -359,14 +367,12 @@ class Model:
 
     @property
     def default_sampling(self) -> dict[str, Any]:
-        """The sampling settings that the model's authors name in generation_config.json or a GGUF file.
+        """Sampling settings that the model's authors recommend in generation_config.json or a GGUF file.
 
-        Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
-        that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``,
-        longer sequences that it forbids ``bad_words``, and ``min_new_tokens`` is ``min_tokens``. Where the
-        file asks for greedy decoding, only these, a repetition penalty and ``no_repeat_ngram_size`` are
-        given. Settings that specdec does not have are warned of when the model is loaded. The others apply
-        only if you pass them.
+        Keyword arguments of `specdec.generate` and `specdec.Sampling`; they apply only if passed. Banned or
+        biased tokens are a ``logit_bias``, longer banned sequences ``bad_words``, and ``min_new_tokens`` is
+        ``min_tokens``. For greedy decoding there are only these, a repetition penalty and
+        ``no_repeat_ngram_size``. Loading warns about unsupported settings.
 
         Examples
         --------
@@ -376,28 +382,28 @@ class Model:
 
     @property
     def chat_template(self) -> ChatTemplate | None:
-        """From messages to the text that the model was trained on; None where the checkpoint has none."""
+        """Chat templates, or None."""
         return self.texts.chat_template
 
     def chat_ids(self, messages: Messages, **variables: Any) -> list[int]:
-        """The token ids of a conversation, by the model's chat template.
+        """Return the token ids of a conversation, by the model's chat template.
 
         Parameters
         ----------
         messages : list of dict
             With "role" and "content".
         **variables
-            Keyword arguments of :meth:`specdec.ChatTemplate.render`: tools, documents and others.
+            Keyword arguments of :meth:`specdec.ChatTemplate.render`, such as tools and documents.
+
+        Returns
+        -------
+        list of int
 
         Raises
         ------
-        InputError
-            Something else than messages, messages that the template refuses, or a model without chat template
-            or tokenizer, or with one that does not read special tokens.
-        TokenizerError
-            The template is not valid Jinja.
-        MissingPackageError
-            Jinja is not installed: ``pip install jinja2``.
+        InputError, TokenizerError, MissingPackageError
+            As :meth:`specdec.ChatTemplate.render`, or a model without chat template or tokenizer, or with a
+            tokenizer that does not parse special tokens.
         """
         tokenizer, template, *_ = self.texts
         if tokenizer is None:
@@ -406,18 +412,20 @@ class Model:
             template = ChatTemplate({}, source=str(self.path))
         if template is None:
             found = f"messages were given, but {self.path} has no chat template"
-            raise InputError.about("messages", f"{found}; expected a prompt")
+            raise InputError.about(
+                "messages", f"{found}; expected a prompt, or a chat template (Model.with_chat_template)"
+            )
         text = template.render(messages, **variables)
         if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
             for token in tokenizer.special_tokens():
                 if token in text:
                     found = f"the chat template writes the special token {token!r}, but {tokenizer.source}"
-                    raise InputError(f"{found} reads none in a text; expected a tokenizer.json")
+                    raise InputError(f"{found} does not parse special tokens; expected a tokenizer.json")
         return tokenizer.encode(text, add_bos=False)
 
     @functools.cached_property
     def chat_end_ids(self) -> tuple[int, ...]:
-        """The special token with which the chat template ends a message, if it does; stops a chat's reply."""
+        """The special token that ends a message in the chat template, which stops replies; () if none."""
         tokenizer, template, *_ = self.texts
         if tokenizer is None or template is None:
             return ()
@@ -434,8 +442,8 @@ class Model:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
         engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
         merged = None if self.origin is None else self.origin.adapter_files
-        adapter = "" if self.beside is None else f", adapter {str(self.beside.path)!r}"
-        adapter += "" if merged is None else f", merged with {str(merged.place)!r}"
+        adapter = "" if self.unmerged is None else f", adapter {str(self.unmerged.path)!r}"
+        adapter += "" if merged is None else f", merged with {str(merged.path)!r}"
         return (
             f"<specdec.Model {str(self.path)!r}: {self.architecture}, {_short(self.n_parameters)} "
             f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "
@@ -445,16 +453,16 @@ class Model:
     def logits(
         self, ids: str | ArrayLike, source: str | ArrayLike | None = None, *, n_threads: int | None = None
     ) -> NDArray[np.float32]:
-        """The logits of the next token after each of some tokens.
+        """Return next-token logits after each token.
 
         Parameters
         ----------
         ids : str or sequence of int
-            At least one token, at most ``n_ctx``. A text is encoded as by :meth:`check_ids`.
+            1 to ``n_ctx`` tokens; text is encoded as in :meth:`check_ids`.
         source : str or sequence of int, optional
-            What the encoder reads, of a model that has one.
+            Input of the encoder, for a model that has one.
         n_threads : int, optional
-            None: :func:`specdec.threads.default_threads`. It does not change a bit of the result.
+            As in :func:`specdec.load`.
 
         Returns
         -------
@@ -463,17 +471,17 @@ class Model:
         Raises
         ------
         InputError
-            No tokens, too many, one out of range (the message names its position), a text without
-            tokenizer, or no source for a model with an encoder.
+            No, too many or out-of-range tokens (the message names the position), text without tokenizer, or
+            no source for a model with an encoder.
         NotFiniteError
-            A number that is not finite; the message names the layer and the position.
+            NaN or infinity; the message names layer and position.
         """
         decoder, tokens = self._decoder(ids, source, n_threads)
         logits: NDArray[np.float32] = decoder.prefill(tokens, logits=True, finite=True)
         return logits
 
     def _decoder(self, ids: Any, source: Any, n_threads: Any, **options: Any) -> tuple[Any, Any]:
-        """A decoder with room for some tokens, and these as the core takes them."""
+        """Return a decoder with capacity for some tokens, and their checked ids."""
         tokens, read = self.check_ids(ids, minimum=1), self.source_of(source)
         options |= {"capacity": len(tokens), "n_threads": check_threads(n_threads), "source": read}
         return _core.Decoder(self.core, **options), tokens
@@ -486,21 +494,20 @@ class Model:
         *,
         n_threads: int | None = None,
     ) -> dict[int, NDArray[np.float32]]:
-        """Hidden states of the decoder after each of some tokens: what learned drafts read of the target.
+        """Return hidden states after each token, which learned drafts use.
 
         Parameters
         ----------
         ids, source, n_threads
             As in :meth:`logits`.
         layers : sequence of int
-            Which hidden states, by how many layers are behind them: 0, the embedding; n, the residual stream
-            after n layers; ``n_layer + 1``, what the head reads, the output norm behind the last layer. At
-            most 16 of them.
+            At most 16 of: 0, the embedding; n, the residual stream after n layers; ``n_layer + 1``, the
+            normalized input of the head.
 
         Returns
         -------
         dict of int to ndarray of float32, shape (n_tokens, d_model)
-            One for each of `layers`.
+            Hidden states by layer.
 
         Raises
         ------
@@ -559,47 +566,44 @@ class Model:
         n_threads: int | None = None,
         progress: bool = False,
     ) -> NDArray[np.float64] | list[Score]:
-        """How probable the model finds a text, or each of many, or what goes on with contexts.
+        """Return log-probabilities of a text, of many texts, or of continuations.
 
         Parameters
         ----------
         ids : str or sequence of int, or a list of requests
-            One text of at least two tokens, at most ``n_ctx``; a text is encoded as by :meth:`check_ids`. Or
-            a list of requests: texts, token ids, or tuples ``(context, continuation)`` of these, of which the
-            continuation alone is scored. A request has at most ``n_ctx + 1`` tokens, as the last one is not
-            read. Where context and continuation are both texts, the tokens are those of the joined text.
+            One text of 2 to ``n_ctx`` tokens, encoded as in :meth:`check_ids`. Or a list of requests: texts,
+            token ids, or tuples ``(context, continuation)``, which score only the continuation. A request has
+            at most ``n_ctx + 1`` tokens, as the last one is not read. Context and continuation that are both
+            text are tokenized together.
         source : str or sequence of int, optional
-            What the encoder reads, of a model that has one; of a list of requests the same for all.
+            Input of the encoder, shared by all requests.
         sources : str, sequence of int, or a list of these, optional
-            For a list of requests: a source for all, or one for each.
+            For a list of requests: one source for all, or one each.
         top_logprobs : int, default 0
-            For a list of requests: how many of the most probable tokens to name in place of each token.
+            For a list of requests: number of most probable alternatives per token.
         rolling : bool, default False
-            For a list of requests: they are texts of any length, scored in windows. The first token follows
-            the token that begins a text (BOS), or else the one that ends it; every window but the first has
-            as much of the text before it as there is room for, as lm-evaluation-harness has it.
+            For a list of requests: texts of any length, scored in windows as in lm-evaluation-harness. The
+            first token follows BOS, or else EOS; every later window has as much preceding text as fits.
         batch_size : int, optional
-            Contexts that are read at once, by default 16 or fewer, as many as fill a forward pass; each
-            takes the memory of the longest. It changes no result.
+            Contexts read at once, each with the memory of the longest. None: at most 16, as many as fill a
+            forward pass. It never changes results.
         n_threads : int, optional
-            None: :func:`specdec.threads.default_threads`. It changes no result.
+            As in :func:`specdec.load`.
         progress : bool, default False
             For a list of requests: show a progress bar (needs tqdm).
 
         Returns
         -------
         ndarray of float64, shape (n_tokens - 1,)
-            Of one text: ln p(ids[i + 1] | ids[: i + 1]), natural logarithm; its negated mean is the
-            cross-entropy in nats.
+            For one text: ln p(ids[i + 1] | ids[: i + 1]) in nats; the negated mean is the cross-entropy.
         list of Score
-            Of a list of requests: what was found of each, in their order. What several requests begin with
-            is read once. The numbers of a request are those that it has alone, bit for bit.
+            For a list of requests: their scores, bit for bit as if alone. Common prefixes are read once.
 
         Raises
         ------
         InputError
-            As in :meth:`logits`; the message names the request. And for a context or a continuation without
-            tokens, and windows of a model with an encoder or without a token to begin with.
+            As in :meth:`logits`, naming the request. Also an empty context or continuation, and rolling for a
+            model with an encoder or without BOS and EOS.
         NotFiniteError
             As in :meth:`logits`.
 
@@ -622,11 +626,11 @@ class Model:
         )
 
     def source_of(self, source: str | ArrayLike | None) -> NDArray[np.int32] | None:
-        """Return the ids of a source that a model with an encoder needs; None for others, which take none."""
+        """Return the ids of the source that a model with an encoder needs; None for other models."""
         if source is not None:
             return self.source_ids(source)
         if self.config.encoder is not None:
-            raise InputError(f"source is None, but {self.path} has an encoder; expected a text, or token ids")
+            raise InputError(f"source is None, but {self.path} has an encoder; expected text or token ids")
         return None
 
     def quantization_report(
@@ -637,34 +641,32 @@ class Model:
         n_threads: int | None = None,
         progress: bool | None = None,
     ) -> QuantizationReport:
-        """What this model's number format costs, measured against its checkpoint.
+        """Measure the quantization error of this model against its checkpoint.
 
-        The checkpoint is opened again, and each matrix compared with the one that is computed with. Where
-        there is a text, its cross-entropy is measured with this model and with the same checkpoint in f32,
-        which is loaded for it and needs 4 bytes a weight.
+        Compares each matrix with the reopened checkpoint. With a text, also compares the cross-entropy with
+        that of the checkpoint in f32, which needs 4 bytes per weight.
 
         Parameters
         ----------
         ids : str or sequence of int, optional
-            At least two tokens; what exceeds the context, ``n_ctx``, is read in pieces of that length, each
-            by itself. None: a page of an English novel for a model with a tokenizer, no text for one without
-            or with an encoder.
+            At least two tokens, read in independent pieces of ``n_ctx``. None: a page of an English novel; no
+            text for a model without tokenizer or with an encoder.
         source, n_threads
             As in :meth:`logits`.
         progress : bool, optional
-            Show progress bars; None: for large checkpoints, in a terminal.
+            As in :func:`specdec.load`.
 
         Returns
         -------
         QuantizationReport
-            ``print`` shows all of it.
+            ``print`` shows the whole report.
 
         Raises
         ------
         InputError
-            As in :meth:`logits`, fewer than two tokens, or a model that was made in memory.
+            As in :meth:`logits`, fewer than two tokens, or a model made in memory.
         CheckpointError
-            The checkpoint is no longer there, or is another one than was loaded.
+            The checkpoint is missing or has changed.
 
         Examples
         --------
@@ -677,15 +679,15 @@ class Model:
     def check_ids(
         self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
     ) -> NDArray[np.int32]:
-        """Token ids as the core takes them.
+        """Return checked token ids.
 
         Parameters
         ----------
         ids : str or sequence of int
-            A text is encoded with BOS, where the model has one; the text of a decoder with an encoder begins
-            with :attr:`decoder_start`.
+            Text is encoded with BOS, if the model has one, or for an encoder-decoder with
+            :attr:`decoder_start`.
         minimum, maximum : int
-            How many tokens; ``maximum`` None: the context, ``n_ctx``.
+            Bounds of the number of tokens; ``maximum`` None: ``n_ctx``.
 
         Returns
         -------
@@ -694,7 +696,7 @@ class Model:
         Raises
         ------
         InputError
-            Which token, at which position, is wrong and what was expected.
+            The message names the token and its position.
         """
         minimum, ids = check_integer("minimum", minimum, 0), text_of(ids)
         maximum = None if maximum is None else check_integer("maximum", maximum, 0)
@@ -713,14 +715,14 @@ ModelLike: TypeAlias = Model | str | os.PathLike[str]
 
 
 _OF_KEY: WeakValueDictionary[str, Model] = WeakValueDictionary()
-"""The models of this process that have files, by key; an unpickled one has that of the one pickled."""
+"""Models of this process by key; an unpickled model has the key of the pickled one."""
 _UNPICKLED: deque[Model] = deque(maxlen=2)
-"""The last ones that were loaded for pickles. They stay, for pools whose every task brings its models."""
+"""The last models loaded for pickles, kept for pools whose tasks bring their models."""
 _unpickling = threading.Lock()
 
 
 def _unpickled(reference: ModelOrigin) -> Model:
-    """The model that a pickle refers to: the one of this process, or loaded from its files."""
+    """Return the model that a pickle refers to, loading its files if needed."""
     with _unpickling:
         model = _OF_KEY.get(reference.key)
         if model is None:
@@ -733,7 +735,7 @@ def _unpickled(reference: ModelOrigin) -> Model:
             src_lang, tgt_lang = reference.languages
             if src_lang is not None or tgt_lang is not None:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
-            origin: Any = model.origin  # specdec.load gives every model one
+            origin: Any = model.origin  # never None after load
             files = replace(origin.files, hub=reference.files.hub)
             model = model._changed(origin=replace(origin, key=reference.key, files=files))
         elif model in _UNPICKLED:
@@ -745,8 +747,8 @@ def _unpickled(reference: ModelOrigin) -> Model:
 
 
 @dataclass(frozen=True)
-class _Beside:
-    """An adapter beside the weights of the model `base`; without a `key` the pair cannot be pickled."""
+class _UnmergedAdapter:
+    """An unmerged adapter of the model `base`; without a `key` the pair cannot be pickled."""
 
     base: Model
     files: ReadFiles
@@ -755,7 +757,7 @@ class _Beside:
 
 
 def _unpickled_adapted(key: str, base: Model, files: ReadFiles) -> Model:
-    """The model with an adapter that a pickle refers to, of this process or made anew."""
+    """Return the model with an unmerged adapter that a pickle refers to, creating it if needed."""
     if (model := _OF_KEY.get(key)) is None:
         model = _OF_KEY[key] = base.with_adapter(files.found())
     return model
@@ -772,7 +774,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _checked_ids(
     ids: Any, found: str, minimum: int, maximum: int | None, config: Mapping[str, Any], path: Path
 ) -> NDArray[np.int32]:
-    """The ids of a decoder or an encoder of this configuration; `found` begins a message on their number."""
+    """Return ids checked against a configuration; `found` starts messages on their number."""
     n_vocab = config["n_vocab"]
     limit = config["n_ctx"] if maximum is None else maximum
     tokens = ids if type(ids) is list and len(ids) > limit else _as_integers(ids)
@@ -781,7 +783,7 @@ def _checked_ids(
     if len(tokens) > limit:
         message = f"{found} {len(tokens)} token ids; expected at most {shown(limit)}"
         if maximum is None:
-            raise ContextLengthError(f"{message}, the context of {path}")
+            raise ContextLengthError(f"{message}, the context length of {path}")
         raise InputError(message)
     for position, token in enumerate(tokens):
         if not 0 <= token < n_vocab:
@@ -791,7 +793,7 @@ def _checked_ids(
 
 
 def _as_integers(ids: Any) -> Sequence[int]:
-    """A flat list of integers; floats, booleans and nested lists are refused, not rounded or flattened."""
+    """Return a flat list of integers; refuse floats, booleans and nested lists."""
     if isinstance(ids, np.ndarray):
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             found = f"an array of shape {list(ids.shape)} and dtype {ids.dtype}"
@@ -800,7 +802,7 @@ def _as_integers(ids: Any) -> Sequence[int]:
         return listed
     iterator = None if isinstance(ids, bytes | bytearray | Mapping) else as_iterator(ids)
     if iterator is None:
-        expected = "a sequence of integers, or a text"
+        expected = "a sequence of integers, or text"
         raise InputError.of("token ids", ids, expected, type(ids).__name__, "are")
     tokens = []
     for position, value in enumerate(list(iterator)):

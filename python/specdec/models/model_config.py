@@ -1,4 +1,4 @@
-"""What a model is, in the terms of the core."""
+"""Sizes and switches of a model."""
 
 from __future__ import annotations
 
@@ -9,97 +9,95 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelConfig(Mapping[str, Any]):
-    """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
+    """Sizes and switches of a model, read-only; also a mapping, such as ``config["n_vocab"]``.
 
-    The fields from ``norm_position`` on are the switches of the families (docs/MODELS.md); a plain decoder
-    has their defaults.
+    Fields from ``norm_position`` are switches of the families (docs/MODELS.md); a plain decoder has their
+    defaults.
 
     Attributes
     ----------
     n_vocab, n_ctx, n_layer : int
-        Token ids, longest sequence, layers.
+        Number of token ids, context length, number of layers.
     n_head, n_kv_head : int
-        Attention heads, and how many of them have keys and values of their own.
+        Number of attention heads and of KV heads.
     d_model, d_head, d_ff : int
-        Width of the residual stream, of a head, of the feed-forward block.
+        Width of the residual stream, of a head, of the MLP.
     n_heads, n_kv_heads, d_heads : tuple of int
-        For each layer, where they differ: ``n_head``, ``n_kv_head`` and ``d_head``, which then do not count.
+        Per-layer values that override ``n_head``, ``n_kv_head`` and ``d_head``; empty if layers agree.
     norm : str
-        "rms" or "layer", with ``norm_eps`` inside its square root.
+        "rms" or "layer"; ``norm_eps`` is inside the square root.
     position : str
-        "rotary", turning the first ``2 * len(inv_freq)`` dimensions of a head by ``inv_freq`` radians per
-        position (scaling included), "learned", or "none".
+        "rotary": rotates the first ``2 * len(inv_freq)`` dimensions of a head by ``inv_freq`` radians per
+        position (scaling included); "learned"; or "none".
     activation : str
         "silu", "gelu", "gelu_tanh", "relu", "relu2" or "silu_clamped" (at ``activation_limit``);
-        ``gated``: its product with a second projection.
+        ``gated``: multiplied by a second projection.
     tied : bool
         The head is the token embedding.
     qkv_bias, out_bias, mlp_bias, head_bias : bool
-        Which projections have biases.
+        Whether the projections have biases.
     sliding_window : int
-        Positions a token attends to, itself included; 0 for all.
+        Number of positions a token attends to, itself included; 0 for all.
     norm_position : str
-        "before" (of the input of each half of a layer), "after" (of its output), "both", or "residual" (of
-        the stream after the output has been added).
+        "before" (input of attention and MLP), "after" (their output), "both", or "residual" (the stream after
+        adding the output).
     output_norm : bool
-        The stream is normalized behind the last layer.
+        The stream is normalized after the last layer.
     norm_weight, norm_bias : bool
-        What norms have. ``norm_bias`` None: biases for "layer", none for "rms".
+        Whether norms have them. ``norm_bias`` None: biases for "layer", none for "rms".
     qk_norm : str
-        Norms of queries and keys: "none", "head", "each_head" (with weights of its own) or "whole".
+        Norms of queries and keys: "none", "head", "each_head" (separate weights) or "whole".
     v_norm : bool
-        Values pass an RMSNorm without weights.
+        Values have an RMSNorm without weights.
     parallel : str
-        "no", or both halves of a layer read the same stream, by "one_norm" or "two_norms".
+        "no", or attention and MLP read the same stream, through "one_norm" or "two_norms".
     embedding_scale, residual_scale, logit_scale : float
-        Factors of the embedding, of what each half of a layer adds, of the logits.
+        Factors of embeddings, of outputs of attention and MLP, of logits.
     embedding_norm : bool
         The embedding is normalized.
     logit_softcap, attn_softcap : float
-        c: ``c * tanh(x / c)`` of logits, of scores; 0 for none.
+        c in ``c * tanh(x / c)`` of logits and scores; 0 for none.
     qkv_limit : float
-        Queries, keys and values are clamped to this, after norms of whole queries and keys; 0 for no limit.
+        Bound of queries, keys and values, after "whole" norms; 0 for none.
     attn_sinks : bool
         Each head has a learned score without a value.
     query_growth : float
         Queries are multiplied by ``1 + query_growth * ln(1 + position // query_span)``.
     alibi : tuple of float
-        Slope of each head: a score falls by slope times distance.
+        Slope of each head: scores decrease by slope times distance.
     relative_buckets : tuple of int
-        First distance of each bucket, with a learned bias of each head; in an encoder with one for keys
-        before a row and one for keys behind it.
+        First distance of each bucket of learned biases by head; an encoder has separate biases for later
+        keys.
     relative_bias_by_layer : bool
-        Each layer has biases of its own.
+        Each layer has its own biases.
     windows, rotations : tuple of int
-        For each layer, where they differ: its window, and its frequencies: 0 for ``inv_freq``, i for
-        ``more_inv_freq[i - 1]``, -1 for none.
+        Per-layer window and frequencies (0: ``inv_freq``, i: ``more_inv_freq[i - 1]``, -1: none); empty if
+        layers agree.
     score_scales : tuple of float
-        For each layer the factor of its scores; empty: ``1 / sqrt(d_head)``, of its own heads.
+        Per-layer factor of scores; empty: ``1 / sqrt(d_head)``.
     more_inv_freq : tuple of tuple of float
         Further frequencies.
     rotary_factors : tuple of float
         Factor of cosines and sines for each set of frequencies; empty: 1.
     n_experts, n_experts_per_token : int
-        Of a mixture of experts: how many there are in a layer, and how many a token goes through, those of
-        its largest router logits. 0: every layer is dense.
+        Experts per layer, and per token by largest router logits. 0: every layer is dense.
     d_expert, d_shared_expert : int
-        Width of an expert, and of the shared one, through which every token goes; 0: there is none.
+        Width of an expert, and of the shared expert of all tokens; 0: none.
     shared_expert_gate : bool
         The shared expert's weight is the sigmoid of a logit, else 1.
     router : str
-        From logits to the weights of the chosen experts: "softmax" over all experts, "softmax_chosen" over
-        the chosen ones, or "sigmoid".
+        Weights of the chosen experts: "softmax" over all, "softmax_chosen" over the chosen, or "sigmoid".
     router_bias, router_renormalize : bool
-        The logits have biases; weights are divided by the sum of the chosen experts' weights.
+        The logits have biases; weights are divided by their sum.
     routed_scale : float
         Factor of these weights.
     mixtures : tuple of int
-        For each layer 1 if it has experts, else 0; empty: all layers have, where ``n_experts`` is not 0.
+        Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     encoder : ModelConfig or None
-        Of an encoder-decoder: what its encoder is, whose ``n_ctx`` is the longest source. The fields beside
-        it are the decoder's, whose layers attend to the encoder's output too.
+        The encoder of an encoder-decoder; its ``n_ctx`` bounds the source. The other fields describe the
+        decoder.
     shared_embedding : bool
-        Of an encoder: it embeds by the decoder's token table.
+        An encoder uses the decoder's token embedding.
     """
 
     n_vocab: int
@@ -166,7 +164,7 @@ class ModelConfig(Mapping[str, Any]):
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
-        """From a loader's dict; what it leaves out has its default."""
+        """Return the configuration of a loader's dict; missing fields have their default."""
         frozen: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
         }

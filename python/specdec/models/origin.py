@@ -1,7 +1,7 @@
-"""Where something was read: its files, whether they are still the same, and how another process finds them.
+"""Origin of models and drafts: their files, change detection, and how another process finds them.
 
-A pickle of a model or of a learned draft holds no weights but `ReadFiles`: the place of the files, and of
-each its size, when it was last written and a digest of its bytes.
+A pickle of a model or learned draft holds `ReadFiles` instead of weights: paths, sizes, modification times
+and digests.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError,
 from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
 _FRESH_NS: Final = 2_000_000_000
-"""A file that was written less than so long ago may be written again without a later time (file systems count
-time in steps): its time says nothing."""
+"""Age below which a file's modification time is ignored, because file systems count time in steps."""
 _PIECE: Final = 1 << 20
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class HubLocation:
-    """Where a repository of the Hugging Face Hub is fetched from; the arguments of `specdec.load`."""
+    """A repository on the Hugging Face Hub, by the arguments of `specdec.load`."""
 
     name: str
     revision: str | None
@@ -39,7 +38,7 @@ class HubLocation:
 
     @classmethod
     def of(cls, path: Any, revision: str | None = None, cache_dir: Any = None) -> HubLocation | None:
-        """That of what a path names; None for what is on disk."""
+        """Return the location of a hub name; None for a path on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
         return cls(str(path), revision, None if cache_dir is None else str(cache_dir))
@@ -47,9 +46,9 @@ class HubLocation:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file as it was read: its name, relative to the folder, and its size in bytes (None: no such file).
+    """State of a file: name relative to the folder, and size in bytes (None: no such file).
 
-    `changed_ns`: When it was last written; 0 where that says nothing. `digest`: BLAKE2b, in hexadecimal.
+    `changed_ns`: Modification time; 0 to ignore it. `digest`: BLAKE2b in hexadecimal.
     """
 
     name: str
@@ -60,11 +59,10 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class ReadFiles:
-    """Files that something was read from, as they were then.
+    """Files that something was read from, and their state.
 
-    `folder`: Absolute. `entry`: The file in it that was asked for; empty: the folder. `hub`: Where the folder
-    is downloaded from if it is not there. `package`: Its name in ``specdec/embedded``, if it is there: the
-    package may be elsewhere in another process.
+    `folder`: Absolute path. `entry`: The requested file in it; empty: the folder. `hub`: Where to download a
+    missing folder. `package`: Its name in ``specdec/embedded``, whose path differs between processes.
     """
 
     folder: str
@@ -75,10 +73,10 @@ class ReadFiles:
     _digests: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def at(cls, place: Path, read: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
-        """The files that are being `read`, in the folder `place` or in that of the file."""
-        place = Path(os.path.abspath(place))
-        folder, entry = (place, "") if place.is_dir() else (place.parent, place.name)
+    def at(cls, path: Path, read: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
+        """Record the files `read` for `path`, a folder or a file in it."""
+        path = Path(os.path.abspath(path))
+        folder, entry = (path, "") if path.is_dir() else (path.parent, path.name)
         if hub is not None and _COMMIT.fullmatch(folder.name):  # in the hub's cache
             hub = replace(hub, revision=folder.name)
         names = [os.path.relpath(os.path.abspath(file), folder) for file in dict.fromkeys(read)]
@@ -87,30 +85,30 @@ class ReadFiles:
         return cls(str(folder), entry, tuple(_stamped(folder, name) for name in names), hub, package)
 
     @classmethod
-    def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
-        """Record the files of a model or a tokenizer: its weights, and those that describe them."""
-        return cls.at(place, [*weights, *describing_files(place)], hub=hub)
+    def of_model(cls, path: Path, weights: Iterable[Path], *, hub: HubLocation | None = None) -> ReadFiles:
+        """Record a model's or tokenizer's files: weights, and files that describe them."""
+        return cls.at(path, [*weights, *describing_files(path)], hub=hub)
 
     @property
-    def place(self) -> Path:
-        """The folder or file that was asked for, absolute."""
+    def path(self) -> Path:
+        """Absolute path of the requested folder or file."""
         return Path(self.folder, self.entry)
 
     @property
     def digest(self) -> str:
-        """BLAKE2b of the names and digests of the files of a reference, not of their place."""
+        """BLAKE2b of the files' names and digests, independent of their path."""
         named = "".join(f"{record.name}\0{record.digest}\0" for record in self.records)
         return blake2b(named.encode(), digest_size=16).hexdigest()
 
     def reference(self) -> ReadFiles:
-        """The files with their digests, for a pickle; the first call reads them all."""
+        """Return the files with digests, for a pickle; the first call reads them all."""
         now, records = time.time_ns(), []
         for record in self.records:
             file = Path(self.folder, record.name)
             if (found := _stamped(Path(self.folder), record.name)) != record:
                 raise CheckpointError(
-                    f"{file}: has changed since it was read ({_state(found)}, then {_state(record)}); "
-                    "a pickle refers to files that are as they were"
+                    f"{file}: has changed since it was read ({_state(found)}, was {_state(record)}); "
+                    "expected unchanged files for a pickle: load the model again"
                 )
             if record.size is not None:
                 if record.name not in self._digests:
@@ -121,10 +119,7 @@ class ReadFiles:
         return replace(self, records=tuple(records), _digests={})
 
     def found(self) -> Path:
-        """The place that was asked for, in this process, its files compared with those of a reference.
-
-        A file of the recorded size and time is taken for the same; of another time its bytes are compared.
-        """
+        """Return the path in this process if its files have equal sizes, and equal times or digests."""
         folder = self._found_folder()
         for record in self.records:
             _compare(folder / record.name, record)
@@ -134,22 +129,22 @@ class ReadFiles:
         if self.package:
             with as_file(files("specdec") / "embedded" / self.package) as folder:
                 return folder
-        place = Path(self.folder)
-        if self.hub is not None and not place.is_dir():
+        path = Path(self.folder)
+        if self.hub is not None and not path.is_dir():
             name = parse_hub_name(self.hub.name) or HubName(self.hub.name)
             found = fetch(name, HubOptions(self.hub.revision, self.hub.cache_dir))
             return found if found.is_dir() else found.parent
-        if not place.is_dir():
-            raise CheckpointNotFoundError(f"{place}: no such folder; expected the files that a pickle names")
-        return place
+        if not path.is_dir():
+            raise CheckpointNotFoundError(f"{path}: no such folder; expected the pickled model's files")
+        return path
 
 
 def _compare(file: Path, record: FileRecord) -> None:
-    now, then = _stamped(file.parent, file.name), "as when what was pickled was read from it"
+    now, then = _stamped(file.parent, file.name), "as when the pickled object was loaded"
     if now.size is None and record.size is not None:
-        raise CheckpointNotFoundError(f"{file}: no such file; expected one that a pickle names")
+        raise CheckpointNotFoundError(f"{file}: no such file; expected the pickled model's files")
     if record.size is None and now.size is not None:
-        raise CheckpointError(f"{file}: was not there when what was pickled was read; expected no such file")
+        raise CheckpointError(f"{file}: did not exist when the pickled object was loaded; expected no file")
     if now.size != record.size:
         raise CheckpointError(f"{file}: has {now.size} bytes; expected {record.size}, {then}")
     if now.changed_ns != record.changed_ns and (digest := _digest(file)) != record.digest:
@@ -176,16 +171,16 @@ def _stamped(folder: Path, name: str) -> FileRecord:
 
 
 def _state(record: FileRecord) -> str:
-    return "not there" if record.size is None else f"{record.size} bytes, written at {record.changed_ns} ns"
+    return "missing" if record.size is None else f"{record.size} bytes, written at {record.changed_ns} ns"
 
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """How a model was loaded; in a pickle, with references in place of the files.
+    """How a model was loaded; in a pickle with references to its files.
 
-    `tokenizer_files`: Of a tokenizer that was given by its path. `arguments`: Of `specdec.load`, which `load`
-    is. `languages`: ``src_lang`` and ``tgt_lang`` of `Model.with_languages`. `adapter_files`: Of an adapter
-    that was merged. `key`: Of this model and no other, by which a process finds it again.
+    `tokenizer_files`: Of a tokenizer given by path. `arguments`: Of `load`, which is `specdec.load`.
+    `languages`: Arguments of `Model.with_languages`. `adapter_files`: Of a merged adapter. `key`: Unique,
+    identifies the model in its process.
     """
 
     files: ReadFiles
@@ -197,18 +192,18 @@ class ModelOrigin:
     key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def in_languages(self, src_lang: str | None, tgt_lang: str | None) -> ModelOrigin:
-        """That of the same model for other languages; None: what it was."""
+        """Return the origin for other languages; None: unchanged."""
         languages = src_lang or self.languages[0], tgt_lang or self.languages[1]
         return replace(self, languages=languages, key=secrets.token_hex(16))
 
     def reference(self) -> ModelOrigin:
-        """What a pickle holds; a tokenizer that is an object must be one that can be pickled."""
+        """Return the origin for a pickle; a tokenizer object must be picklable."""
         tokenizer = self.arguments.get("tokenizer")
         try:
             pickle.dumps(tokenizer)
         except Exception as error:  # whatever the object's own code raises
             found = f"{type_of(tokenizer)}, which cannot be pickled: {error}"
-            expected = "one that can, or the path of one when the model is loaded"
+            expected = "a picklable tokenizer, or load the model with the path of one"
             raise InputError.of("tokenizer", tokenizer, expected, found) from error
         names = ("tokenizer_files", "adapter_files", "files")
         read: Any = {name: getattr(self, name) for name in names}

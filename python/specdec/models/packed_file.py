@@ -1,10 +1,9 @@
-"""Packed files, ``.specdec``: a loaded model as it lies in memory, which the next load maps.
+"""Packed files, ``.specdec``: the memory image of a loaded model, which the next load maps.
 
-A file is a magic number, the length and the checksum of a header, the header (JSON), and at multiples of a
-page the blocks of the core's memory and the files of the tokenizer. What the blocks mean is the core's own
-matter: a file is for the layout that wrote it, and refused by any other. The blocks are mapped. A file that
-is replaced by another one of its name stays mapped; one that is written to or cut short is noticed when a
-computation begins, by its size and time. Cut short during a computation, it ends the process (SIGBUS).
+A file has a magic number, length and checksum of a header, the header (JSON), and page-aligned blocks of the
+core's memory and tokenizer files. Only the memory layout that wrote a file can read it. Replacing a mapped
+file is safe. Writing to it or truncating it is detected by size and time before each computation; truncation
+during a computation kills the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side, 
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
 
 MAGIC: Final = b"SPECDEC\x01"
-_HEAD: Final = struct.Struct("<8sQQ")  # magic number, bytes of the header, its checksum
+_HEAD: Final = struct.Struct("<8sQQ")  # magic number, header bytes, header checksum
 _PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)
 _PIECE: Final = 1 << 24
-_MAX_HEADER: Final = 1 << 24  # bytes; objects made of JSON take some twenty times as many
+_MAX_HEADER: Final = 1 << 24  # bytes; parsed JSON takes some twenty times as many
 _VOCABULARY: Final = "vocabulary.gguf"
 _AGAIN: Final = ": convert the model again"
 _SAME: Final = "; expected the same"
@@ -64,40 +63,37 @@ _NAMES: Final = frozenset(
         "bos_id", "eos_ids",
     }
 )  # fmt: skip
-"""The fields of a header."""
+"""Fields of a header."""
 
 _BIASES: Final = "logit_bias"
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file begins as packed files do."""
+    """Return whether a file starts with the magic number."""
     opened = OpenedFile(path)
     return opened.size >= len(MAGIC) and opened.read(0, len(MAGIC)).tobytes() == MAGIC
 
 
 def _recorded(files: ReadFiles | None) -> dict[str, Any] | None:
-    """Where something was read, and of its files names, sizes and times in nanoseconds; None of nothing."""
+    """Return a JSON record of files: path, names, sizes and times in nanoseconds; None for None."""
     if files is None:
         return None
     records = [[record.name, record.size, record.changed_ns] for record in files.records]
-    return {"path": str(files.place), "records": records}
+    return {"path": str(files.path), "records": records}
 
 
 def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
-    """Whether the recorded files are there and differ, or, `of_model`, others that it would be read from.
-
-    Those that cannot be looked at, as by another user or by their names, count as files that are not there.
-    """
-    place = Path(source["path"])
+    """Return whether recorded files exist and differ, or, `of_model`, the model has unrecorded files."""
+    path = Path(source["path"])
     try:
-        if not place.exists():
+        if not path.exists():
             return False
-        folder = place if place.is_dir() else place.parent
+        folder = path if path.is_dir() else path.parent
         listed = {folder / name: [size, time] for name, size, time in source["records"]}
-        beside = set(describing_files(place)) if of_model else set()
-        if of_model and place.is_dir():
-            beside |= set(place.glob("*.safetensors"))
-        if any(file.is_file() for file in beside - listed.keys()):
+        unlisted = set(describing_files(path)) if of_model else set()
+        if of_model and path.is_dir():
+            unlisted |= set(path.glob("*.safetensors"))
+        if any(file.is_file() for file in unlisted - listed.keys()):
             return True
         for file, state in listed.items():
             status = file.stat() if file.is_file() else None
@@ -109,7 +105,7 @@ def _differ(source: Mapping[str, Any], *, of_model: bool) -> bool:
 
 
 def _built() -> dict[str, Any]:
-    """What wrote a file, as far as it matters for who reads it."""
+    """Return the properties of this build that a file must match."""
     return {"version": _core.__version__, "byteorder": sys.byteorder, "pointer": struct.calcsize("P")}
 
 
@@ -117,7 +113,7 @@ def _built() -> dict[str, Any]:
 
 
 def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_threads: int = 1) -> None:
-    """Write a model that was read from disk, with its own tokenizer; a file that is at `path` is replaced."""
+    """Write or replace a packed file of a model loaded from disk, with its own tokenizer."""
     assert model.origin is not None
     files = _files(model.path) if with_tokenizer else {}
     core = model.core
@@ -158,11 +154,11 @@ def write_packed(path: Path, model: Model, *, with_tokenizer: bool = True, n_thr
 
 
 def _check_part(part: Fields, *, named: bool) -> None:
-    """Refuse an entry without a part's size, the checksums of its pieces and, of a file, its name."""
+    """Check size and checksums of an entry, and the name of a file."""
     size = part.integer("bytes", minimum=0, maximum=None)
     n_sums = len(part.integers("checksums", maximum=(1 << 64) - 1))
     if n_sums != (1 if named else max(1, -(-size // _PIECE))):
-        raise part.error("checksums", "one of each piece")
+        raise part.error("checksums", "one checksum per piece")
     if named and (name := part.text("name")) != _VOCABULARY and not (_is_below(name) and is_describing(name)):
         raise part.error("name", "the name of a file that describes a model")
 
@@ -189,7 +185,7 @@ def _pad(file: Any) -> None:
 
 
 def _files(source: Path) -> dict[str, bytes]:
-    """The files that say how texts are encoded and sampled."""
+    """Return the files that describe tokenizer, templates and sampling, by name."""
     if source.is_dir() or not is_gguf(source):
         folder = source if source.is_dir() else source.parent
         found = [file for file in describing_files(source) if file.is_file()]
@@ -197,16 +193,16 @@ def _files(source: Path) -> dict[str, bytes]:
     whole = GGUFFile(OpenedFile(source))
     values = {key: whole.get(key) for key in whole if key.startswith("tokenizer.")}
     with tempfile.TemporaryDirectory() as made:
-        place = Path(made) / _VOCABULARY
-        write_gguf(place, values, [], iter(()))
-        return {_VOCABULARY: place.read_bytes()}
+        file = Path(made) / _VOCABULARY
+        write_gguf(file, values, [], iter(()))
+        return {_VOCABULARY: file.read_bytes()}
 
 
 # --------------------------------------------------------------------------------------------- reading
 
 
 class PackedFile:
-    """A packed file, its header read and compared with this build."""
+    """An opened packed file, with its header checked against this build."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -214,14 +210,14 @@ class PackedFile:
         size = opened.size
         head = opened.read(0, min(size, _HEAD.size)).tobytes()
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
-            raise self.error(f"begins with {head[: len(MAGIC)]!r}; expected {MAGIC!r}, a packed file")
+            raise self.error(f"starts with {head[: len(MAGIC)]!r}; expected {MAGIC!r}, a packed file")
         _, n_text, checksum = _HEAD.unpack(head)
         most = min(size - _HEAD.size, _MAX_HEADER)
         if n_text > most:
             raise self.error(f"has a header of {n_text} bytes; expected at most {most}")
         text = opened.read(_HEAD.size, n_text).tobytes()
         if int(_core.checksums(text)[0]) != checksum:
-            raise self.error(f"has a header with another checksum than when it was written{_SAME}")
+            raise self.error(f"has a damaged header (wrong checksum); expected it as written{_AGAIN}")
         self.header = self._read_header(text)
         for name, value in _built().items():
             if self.header[name] != value:
@@ -233,15 +229,15 @@ class PackedFile:
             end = part["first"] + part["bytes"]
         if end != size:
             raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
-        self._map = opened.map_copy()  # what the core writes anew is not written to the file
+        self._map = opened.map_copy()  # private: writes of the core do not reach the file
         self._check_source()
 
     def error(self, message: str) -> CheckpointError:
-        """An exception that names the file."""
+        """Return an exception that names the file."""
         return CheckpointError(f"{self.path}: {message}")
 
     def _read_header(self, text: bytes) -> dict[str, Any]:
-        """The header, every field of which has its type; what the configuration says is for the core."""
+        """Parse the header and check its types; the core checks the configuration."""
         try:
             header: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -266,7 +262,7 @@ class PackedFile:
         if biases.has(_BIASES) and any(
             not isinstance(pair, list) or len(pair) != 2 for pair in biases.items(_BIASES)
         ):
-            raise biases.error(_BIASES, "pairs of token and number")
+            raise biases.error(_BIASES, "pairs of token id and number")
         fields.integer("bos_id", minimum=0, default=None)
         for name in ("decoder_start", "eos_ids"):
             fields.integers(name)
@@ -279,28 +275,28 @@ class PackedFile:
         return header
 
     def _check_source(self) -> None:
-        """Compare the files, if they are there, by names, sizes and times: none is read."""
+        """Compare the source files, if present, by name, size and time."""
         adapter, source = self.header["adapter"], self.header["source"]
         if adapter is not None and _differ(adapter, of_model=False):
-            raise self.error(f"was made with the adapter {adapter['path']}, whose files have changed since")
+            raise self.error(f"was made with the adapter {adapter['path']}, which has changed{_SAME}{_AGAIN}")
         if _differ(source, of_model=True):
-            raise self.error(f"was made of {source['path']}, whose files have changed since{_SAME}{_AGAIN}")
+            raise self.error(f"was made from {source['path']}, which has changed{_SAME}{_AGAIN}")
 
     def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
         view = memoryview(self._map)[part["first"] : part["first"] + part["bytes"]]
         sums = _core.checksums(view, 0 if "name" in part else _PIECE, n_threads=n_threads)
         if sums.tolist() != part["checksums"]:
-            raise self.error(f"has other bytes from {part['first']} on than were written{_SAME}")
+            found = f"is damaged from byte {part['first']} (wrong checksum)"
+            raise self.error(f"{found}; expected the bytes as written{_AGAIN}")
         return view
 
     def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:
-        """The model, over the mapped file."""
+        """Return the core's model over the mapped file."""
         header = self.header
         views = [self._view(part, n_threads) for part in header["blocks"]]
         if (prefill == "blas") != (header["prefill"] == "blas"):
-            raise self.error(
-                f"was loaded with prefill {header['prefill']!r}, which has another layout{_SAME}"
-            )
+            how = f"prefill {header['prefill']!r}, which has another layout than {prefill!r}"
+            raise self.error(f"was written with {how}{_SAME}{_AGAIN}")
         try:
             core = _core.Model(
                 header["config"],
@@ -320,7 +316,7 @@ class PackedFile:
         return core
 
     def texts(self, tokenizer: Any) -> ModelTexts | LaterTexts:
-        """Tokenizers and chat templates: those that a caller gives, or those of the file, made later."""
+        """Return the caller's tokenizer and chat templates, or the file's, created on first use."""
         if tokenizer is not None:
             folder = self.path.parent
             given = resolve_tokenizer(tokenizer, folder), resolve_chat_template(tokenizer, folder)
@@ -334,25 +330,28 @@ class PackedFile:
         return ModelTexts(tokenizer, template, source, header["bos_id"], tuple(header["eos_ids"]))
 
     def _made_of(self, parts: Mapping[str, memoryview]) -> tuple[Tokenizer | None, ChatTemplate | None]:
-        """The tokenizer and the chat templates of files, by name."""
+        """Create tokenizer and chat templates from the stored files."""
         self.opened.check_unchanged()
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             try:
                 for name, data in parts.items():
-                    place = folder / name
-                    place.parent.mkdir(exist_ok=True)
-                    place.write_bytes(data)
-            except (OSError, ValueError) as error:  # no room, or a name that no file can have
+                    target = folder / name
+                    target.parent.mkdir(exist_ok=True)
+                    target.write_bytes(data)
+            except (OSError, ValueError) as error:  # a full disk, or an invalid file name
                 why = f"which cannot be written to a temporary folder: {error}"
                 raise self.error(f"holds the file '{name}', {why}") from error
             try:
                 return self._read_from(folder)
-            except (CheckpointError, TokenizerError) as error:  # the folder is not there any more
+            except (
+                CheckpointError,
+                TokenizerError,
+            ) as error:  # name the packed file, not the temporary folder
                 raise type(error)(str(error).replace(str(folder), str(self.path))) from error
 
     def _read_from(self, folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
-        """The same, of a folder that has these files."""
+        """Read tokenizer and chat templates from a folder."""
         if (folder / _VOCABULARY).is_file():
             file = GGUFFile(OpenedFile(folder / _VOCABULARY))
             vocabulary = read_vocabulary(file, file.path)
@@ -376,12 +375,12 @@ class PackedFile:
 def packed_model(
     path: Path, arguments: Mapping[str, Any], load: Callable[..., Model], n_threads: int
 ) -> Model:
-    """The model of a packed file, by the arguments of `specdec.load`, which `load` is."""
+    """Load a packed file with the arguments of `load`, which is `specdec.load`."""
     file = PackedFile(path)
     header, config = file.header, file.header["config"]
     for name, held in (("dtype", header["dtype"]), ("n_ctx", config["n_ctx"])):
         if arguments[name] not in (None, held):
-            raise InputError.of(name, arguments[name], f"None or {held!r}, that of {path}")
+            raise InputError.of(name, arguments[name], f"None or {held!r}, as in {path}")
     core = file.core(arguments["cache_dtype"], arguments["prefill"], n_threads)
     texts = file.texts(arguments["tokenizer"])
     if isinstance(texts, ModelTexts) and texts.tokenizer is not None:
@@ -409,11 +408,11 @@ def packed_model(
 def cached_model(
     path: Path, cache: Any, arguments: dict[str, Any], load: Callable[..., Model], n_threads: int
 ) -> Model:
-    """The model on disk, by its packed file in a folder of such files, which is written if need be."""
+    """Load the packed file of a model from a cache folder, writing it if needed."""
     if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")
+        raise CheckpointNotFoundError(f"{path}: no such file or folder; expected a model on disk with cache=")
     if arguments["tokenizer"] not in (None, False):
-        raise InputError("tokenizer is given, with cache=; expected None or False")
+        raise InputError("tokenizer is given with cache=; expected None or False")
     if cache is True:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "specdec" / "packed"
@@ -421,15 +420,15 @@ def cached_model(
         folder = check_path("cache", cache)
     if arguments.get("adapter") is not None:
         arguments = arguments | {"adapter": str(Path(arguments["adapter"]).resolve())}
-    told = json.dumps([str(path.resolve()), arguments, _built()], sort_keys=True)
-    digest = blake2b(told.encode("utf-8"), digest_size=12).hexdigest()
-    place = folder / f"{path.resolve().stem}-{digest}.specdec"
-    if place.is_file():
+    key = json.dumps([str(path.resolve()), arguments, _built()], sort_keys=True)
+    digest = blake2b(key.encode("utf-8"), digest_size=12).hexdigest()
+    cached = folder / f"{path.resolve().stem}-{digest}.specdec"
+    if cached.is_file():
         try:
-            return packed_model(place, arguments, load, n_threads)
+            return packed_model(cached, arguments, load, n_threads)
         except CheckpointError:
-            pass  # damaged, or of files that have changed: it is written again
+            pass  # damaged or out of date: written again
     model = load(path, **arguments, n_threads=n_threads)
     folder.mkdir(parents=True, exist_ok=True)
-    write_packed(place, model, with_tokenizer=arguments["tokenizer"] is None, n_threads=n_threads)
+    write_packed(cached, model, with_tokenizer=arguments["tokenizer"] is None, n_threads=n_threads)
     return model

@@ -1,4 +1,4 @@
-"""What a number format costs: a model's matrices and its cross-entropy beside those of its checkpoint."""
+"""Quantization error of a model's matrices and cross-entropy against its checkpoint."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from specdec.progress import reading
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 
-_BLOCK = 32  # weights that share a scale of 16 bits in int8 and int4
+_BLOCK = 32  # weights per 16-bit scale in int8 and int4
 _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _BITS = {
     **{"q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "iq4_nl": 4.5, "mxfp4": 4.25},
     **{"q2_k": 2.625, "q3_k": 3.5625, "q4_k": 4.625, "q5_k": 5.625, "q6_k": 6.5625, "iq4_xs": 4.3125},
-}  # of types of GGUF files, as panels hold them (csrc/kernels/format.h)
+}  # of ggml types in packed panels (csrc/kernels/format.h)
 _NO_LIMIT = 2**31 - 1
 TEXT = (files("specdec") / "embedded" / "novel.txt").read_text("utf-8")
-"""The beginning of Jane Austen's Pride and Prejudice (1813)."""
-_CHUNK = 1 << 20  # elements that are compared at a time
+"""The opening of Jane Austen's Pride and Prejudice (1813)."""
+_CHUNK = 1 << 20  # elements compared at a time
 
 
 @dataclass(frozen=True)
 class MatrixError:
-    """How a matrix W differs from the matrix V that stands for it.
+    """Error of a quantized matrix V of W.
 
     Attributes
     ----------
@@ -42,12 +42,11 @@ class MatrixError:
     shape : tuple of int
         (n_out, n_in).
     relative_error : float
-        ‖W − V‖ / ‖W‖ in the Frobenius norm: the root mean square error relative to that of the weights.
-        0 for a matrix of zeros.
+        ‖W − V‖ / ‖W‖ in the Frobenius norm; 0 for a matrix of zeros.
     largest_error : float
-        The largest of the absolute values of W − V.
+        Maximum of |W − V|.
     bits_per_weight : float
-        Scales included; a last block with fewer than 32 weights takes the place of a whole one.
+        Scales included; an incomplete last block counts as a whole one.
     """
 
     name: str
@@ -59,24 +58,24 @@ class MatrixError:
 
 @dataclass(frozen=True, repr=False)
 class QuantizationReport(OneTable):
-    """What a model's number format costs; `Model.quantization_report` makes it, ``print`` shows all of it.
+    """Quantization error of a model, from `Model.quantization_report`; ``print`` shows all of it.
 
     Attributes
     ----------
     path : Path
-        The checkpoint that the model was compared with.
+        The checkpoint.
     dtype, cache_dtype : str
-        Number formats of the model's matrices and of its cache.
+        Number formats of the matrices and of the KV cache.
     n_bytes : int
-        Memory that the packed weights take.
+        Memory of the packed weights.
     matrices : tuple of MatrixError
-        In the model's order; without embeddings, unless the head is tied to them.
+        In the model's order; with embeddings only if the head is tied to them.
     relative_error : float
-        That of all matrices together.
+        Of all matrices together.
     n_tokens : int
-        Tokens predicted to measure the cross-entropies; 0 where there was no text.
+        Tokens predicted to measure the cross-entropies; 0 without text.
     cross_entropy, cross_entropy_f32 : float or None
-        Nats per token of the text, of the model and of its checkpoint in f32. None where there was no text.
+        Nats per token of the model and of its checkpoint in f32; None without text.
     """
 
     path: Path
@@ -91,7 +90,7 @@ class QuantizationReport(OneTable):
 
     @property
     def bits_per_weight(self) -> float:
-        """Mean over the weights of all matrices."""
+        """Mean over all weights."""
         n_weights = [math.prod(matrix.shape) for matrix in self.matrices]
         n_bits = [n * matrix.bits_per_weight for n, matrix in zip(n_weights, self.matrices, strict=True)]
         return sum(n_bits) / sum(n_weights)
@@ -107,7 +106,7 @@ class QuantizationReport(OneTable):
         return None if self.cross_entropy_f32 is None else math.exp(self.cross_entropy_f32)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in types that JSON has."""
+        """Return the report in JSON types."""
         return super().to_dict() | {
             "bits_per_weight": self.bits_per_weight,
             "perplexity": self.perplexity,
@@ -131,7 +130,7 @@ class QuantizationReport(OneTable):
         return lines
 
     def table(self) -> Table:
-        """Every matrix, under what is said of all of them."""
+        """Return a summary and a table of matrices."""
         rows = []
         for matrix in self.matrices:
             shape = " × ".join(map(str, matrix.shape))
@@ -146,19 +145,21 @@ class QuantizationReport(OneTable):
 def report(
     model: Any, ids: Any, source: Any, n_threads: int | None, progress: bool | None
 ) -> QuantizationReport:
-    """Measure what `Model.quantization_report` says of a model."""
+    """Measure a `Model.quantization_report`."""
     threads = check_threads(n_threads)
     if model.base is not None:
-        raise InputError(f"{model!r} has an adapter beside its weights; expected its base, Model.base")
+        raise InputError(f"{model!r} has an unmerged adapter; expected its base, Model.base")
     if ids is None and model.tokenizer is not None and model.config.encoder is None:
         ids = TEXT
     tokens = None if ids is None else model.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
     read = None if ids is None else model.source_of(source)
     if model.origin is None:
-        raise InputError(f"{model.path} is a model that was made in memory; expected one with a checkpoint")
+        raise InputError(f"{model.path} is a model made in memory; expected a model from specdec.load")
     checkpoint = open_checkpoint(model.path, tokenizer=False, n_ctx=model.config.n_ctx)
     if model.config != model.config.from_canonical(checkpoint.config):
-        raise CheckpointError(f"{model.path}: has another configuration than when this model was loaded")
+        raise CheckpointError(
+            f"{model.path}: has another configuration than when it was loaded; expected the same checkpoint"
+        )
     matrices, relative_error = _compare(checkpoint, model.dtype, model.core.matrix, progress)
     ours = f32 = np.empty(0)
     if tokens is not None:
@@ -185,17 +186,17 @@ def _log_probs(model: Any, tokens: NDArray[np.int32], source: Any, n_threads: in
 def _compare(
     checkpoint: Checkpoint, dtype: str, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
 ) -> tuple[list[MatrixError], float]:
-    """Compare every packed matrix, [n_out, n_in] f32, with the checkpoint's; and the error of all of them."""
+    """Compare each packed matrix, [n_out, n_in] f32, with the checkpoint's; return errors and their total."""
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
     formats = checkpoint.stored.formats if dtype == "file" and checkpoint.stored else {}
     with reading(checkpoint.n_bytes, "comparing", progress) as done:
-        for name, array, form in checkpoint.tensors():
-            # Tables that are read by row are in f32 or bf16; that of a tied head is a matrix too.
+        for name, array, number_format in checkpoint.tensors():
+            # Embeddings are f32 or bf16, except a tied head, which is a matrix too.
             tables = ("position_embedding", "relative_bias", "encoder.token_embedding")
             is_table = name.endswith(tables) or (name == "token_embedding" and not checkpoint.config["tied"])
             if array.ndim == 2 and not is_table:
-                lost, held, largest = _difference(array, form, matrix(name))
+                lost, held, largest = _difference(array, number_format, matrix(name))
                 bits = _bits(name, formats.get(name, dtype), array.shape[1])
                 matrices.append(MatrixError(name, array.shape, _root(lost, held), largest, bits))
                 all_lost, all_held = all_lost + lost, all_held + held
@@ -203,13 +204,15 @@ def _compare(
     return matrices, _root(all_lost, all_held)
 
 
-def _difference(stored: NDArray[Any], form: str, packed: NDArray[np.float32]) -> tuple[float, float, float]:
-    """(sum of squares of the differences, of the weights, largest difference)."""
+def _difference(
+    stored: NDArray[Any], number_format: str, packed: NDArray[np.float32]
+) -> tuple[float, float, float]:
+    """Return the sums of squared differences and squared weights, and the largest difference."""
     lost = held = largest = 0.0
     n_rows = max(1, _CHUNK // stored.shape[1])
     for first in range(0, len(stored), n_rows):
         rows = slice(first, first + n_rows)
-        weights = widened(stored[rows], form).astype(np.float64)
+        weights = widened(stored[rows], number_format).astype(np.float64)
         difference = weights - packed[rows]
         lost += float(np.square(difference).sum())
         held += float(np.square(weights).sum())
@@ -222,7 +225,7 @@ def _root(lost: float, held: float) -> float:
 
 
 def _bits(name: str, dtype: str, n_in: int) -> float:
-    """Bits of a weight of the matrix `name`; the matrices that choose experts stay in f32."""
+    """Return the bits per weight of the matrix `name`; routers stay in f32."""
     if dtype in _BITS:
         return _BITS[dtype]
     bits = _CODE_BITS["f32" if name.endswith(("router.weight", "shared_gate.weight")) else dtype]

@@ -1,4 +1,4 @@
-"""Scores: how probable a model finds texts, or what goes on with contexts, many at once."""
+"""Log-probabilities of texts and continuations, in batches."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from specdec.progress import counted
 from specdec.threads import check_threads
 
 TopLogProbs: TypeAlias = list[list[tuple[int, float]]]
-"""For each token of a text the most probable tokens in its place: pairs (id, ln p), the best first."""
+"""For each token the most probable alternatives: pairs (id, ln p), best first."""
 
 _NO_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Score:
-    """How probable a model finds a text, or the continuation of a context.
+    """Log-probabilities of a text, or of the continuation of a context.
 
     Attributes
     ----------
     tokens : list of int
-        The tokens that were scored.
+        The scored tokens.
     log_probs : ndarray of float64, shape (n_tokens,)
-        ln p of each of them, given all tokens before it.
+        ln p of each token given all tokens before it.
     greedy : ndarray of bool, shape (n_tokens,)
-        Whether it is the most probable token in its place; of equally probable ones that is the lowest id.
+        Whether the token is the most probable one; ties go to the lowest id.
     top_logprobs : list of lists of (int, float), or None
-        For each token the most probable tokens in its place, the best first, of equal ones the lower id; None
-        unless asked for.
+        For each token the most probable alternatives, best first, ties by id; None unless requested.
     """
 
     tokens: list[int]
@@ -51,22 +50,22 @@ class Score:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens were scored."""
+        """Number of scored tokens."""
         return len(self.tokens)
 
     @property
     def total(self) -> float:
-        """ln p of all tokens together."""
+        """Sum of ``log_probs``."""
         return float(self.log_probs.sum())
 
     @property
     def is_greedy(self) -> bool:
-        """Whether greedy decoding writes these tokens."""
+        """Whether greedy decoding generates these tokens."""
         return bool(self.greedy.all())
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean of -ln p; NaN without tokens, infinite where that is more than a float holds."""
+        """exp of the mean of -ln p; NaN without tokens, infinite on overflow."""
         if not self.tokens:
             return math.nan
         try:
@@ -92,16 +91,11 @@ class Score:
 
 
 Text: TypeAlias = tuple[Sequence[int] | NDArray[np.int32], int]
-"""Token ids, and how many of the first ones, at least one, are given and not scored."""
+"""Token ids, and the number of leading ones, at least one, that are not scored."""
 
 
 def _rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[Text]:
-    """The pieces in which a text of any length is scored, as lm-evaluation-harness cuts it.
-
-    Each token is scored once. The first piece has `prefix` before it; every other piece has as many tokens of
-    the text before it as the model has room for: ``get_rolling_token_windows`` with ``context_len=1``, then
-    ``make_disjoint_window``, of ``lm_eval.utils``. The last token of a piece is not read.
-    """
+    """Yield windows that score each token of a text once, as in lm-evaluation-harness."""
     if len(tokens) > 0:
         yield [prefix, *tokens[:n_ctx]], 1
     for first in range(n_ctx, len(tokens), n_ctx):
@@ -111,12 +105,12 @@ def _rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator
 
 
 def _is_text(value: object) -> TypeGuard[Any]:
-    """Whether a value is a text or token ids, in one of the types that `text_of` gives."""
+    """Return whether a value is text or token ids in a type that `text_of` returns."""
     return isinstance(value, str | list | tuple | np.ndarray)
 
 
 def _are_requests(given: Any) -> bool:
-    """Whether the argument of `Model.score` is a list of requests, not one text."""
+    """Return whether an argument of `Model.score` is a list of requests."""
     value = text_of(given)
     if isinstance(value, np.ndarray):
         return value.ndim == 2
@@ -128,7 +122,7 @@ def _are_requests(given: Any) -> bool:
 def score(
     model: Any, ids: Any, source: Any, sources: Any, *, n_threads: int | None, **options: Any
 ) -> NDArray[np.float64] | list[Score]:
-    """Return what `Model.score` does: of one text an array, of a list of requests a score each."""
+    """Implement `Model.score`."""
     if _are_requests(ids):
         if source is not None and sources is not None:
             raise InputError("source and sources are both given; expected one of them")
@@ -138,7 +132,7 @@ def score(
     defaults = {"top_logprobs": 0, "rolling": False, "batch_size": None, "progress": False}
     for name, given in [("sources", sources), *options.items()]:
         if given is not defaults.get(name):
-            raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
+            raise InputError(f"{name} is {shown(given)} for a single text; expected a list of requests")
     threads = check_threads(n_threads)
     own = model.source_of(source)
     found, _ = scored(model, [(tokens, 1)], None if own is None else [own], n_top=0, n_threads=threads)
@@ -156,18 +150,18 @@ def _score_requests(
     n_threads: int | None,
     progress: bool,
 ) -> list[Score]:
-    """What `Model.score` says of a list of requests."""
+    """Score a list of requests."""
     n_top = check_integer("top_logprobs", top_logprobs, 0, model.config.n_vocab)
     n_texts = 0 if batch_size is None else check_integer("batch_size", batch_size, 1, _NO_LIMIT)
     threads, rolls = check_threads(n_threads), check_flag("rolling", rolling)
     given = check_items("requests", plain(requests), "a list of texts, or of pairs (context, continuation)")
     texts: list[Text] = []
-    ends = []  # behind the pieces of each request
+    ends = []  # of the windows of each request
     for index, request in enumerate(given):
         with _named(f"requests[{index}]"):
             texts += _pieces(model, request) if rolls else [_text(model, request)]
         ends.append(len(texts))
-    read = _sources(model, sources, len(given))  # a model that reads sources has no windows
+    read = _sources(model, sources, len(given))  # None with windows
     with counted(len(texts), "window" if rolls else "request", progress) as done:
         found, _ = scored(model, texts, read, n_top=n_top, n_texts=n_texts, n_threads=threads, done=done)
     return [joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
@@ -175,7 +169,7 @@ def _score_requests(
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Let errors of input say what they are about."""
+    """Prefix the messages of InputErrors."""
     try:
         yield
     except InputError as error:
@@ -190,17 +184,13 @@ def _text(model: Any, request: Any) -> Text:
         text = _pair(model, context, continuation) if _is_text(context) and _is_text(continuation) else None
     ids, n_given = text or (model.check_ids(request, minimum=2, maximum=_NO_LIMIT), 1)
     if len(ids) > n_ctx + 1:
-        expected = f"{n_ctx + 1}: the context of {model.path}, and one that is scored and not read"
+        expected = f"{n_ctx + 1}: the context of {model.path}, and a last token that is not read"
         raise InputError(f"there are {len(ids)} token ids; expected at most {expected}")
     return ids, n_given
 
 
 def _pair(model: Any, context: Any, continuation: Any) -> Text:
-    """A context and its continuation.
-
-    Where both are texts, the tokens are those of the joined text, and a token with characters of both belongs
-    to the continuation.
-    """
+    """Tokenize a context and its continuation; two texts are tokenized together."""
     ids_of = partial(model.check_ids, minimum=0, maximum=_NO_LIMIT)
     with _named("context"):
         before = ids_of(context)
@@ -217,8 +207,8 @@ def _pair(model: Any, context: Any, continuation: Any) -> Text:
             ids, n_given = np.concatenate([before, ids_of(continuation)]), len(before)
     if n_given == 0:
         raise InputError(
-            f"the context has no tokens; expected at least one, as {model.path} says nothing of a first "
-            "token: give the token that begins a text (BOS), or else the one that ends it"
+            f"the context has no tokens; expected at least one, because {model.path} does not predict a "
+            "first token: start with BOS, or else EOS"
         )
     if n_given == len(ids):
         raise InputError("the continuation has no tokens; expected at least one")
@@ -232,7 +222,7 @@ def _pieces(model: Any, request: Any) -> list[Text]:
     prefix = next((token for token in (model.bos_id, *model.eos_ids) if token is not None), None)
     if prefix is None:
         raise InputError(
-            f"rolling is True, but {model.path} names no token that begins or ends a text; expected pairs "
+            f"rolling is True, but {model.path} has neither BOS nor EOS; expected pairs "
             "(context, continuation)"
         )
     text = text_of(request)
@@ -243,10 +233,10 @@ def _pieces(model: Any, request: Any) -> list[Text]:
 
 
 def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
-    """What the encoder reads beside each request; None for a model without one."""
+    """Return the source ids of each request; None for a model without encoder."""
     if sources is None:
         if model.config.encoder is not None:
-            expected = "a text, token ids, or one of these for each request"
+            expected = "text or token ids, or a list with one for each request"
             raise InputError(f"sources is None, but {model.path} has an encoder; expected {expected}")
         return None
     given, several = prompts_of("sources", sources)
@@ -267,7 +257,7 @@ def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32
 def scored(
     model: Any, texts: Sequence[Text], sources: Sequence[Any] | None, *, n_top: int, **options: Any
 ) -> tuple[list[Score], _core.CachedText | None]:
-    """The score of each text, and, with `keep`, what is kept of the last; `options` are the core's."""
+    """Score texts with the core's `options`; with `keep`, also return the cached last text."""
     if not texts:
         return [], None
     log_probs, greedy, tokens, of_top, kept = _core.score_texts(
@@ -288,19 +278,19 @@ def scored(
 
 
 def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopLogProbs:
-    """The pairs (id, ln p) of rows of the core [n, n_top]; an id of -1 stands for none."""
+    """Return pairs (id, ln p) of the core's rows [n, n_top], without padding (id -1)."""
     rows = zip(tokens.tolist(), log_probs.tolist(), strict=True)
     return [[pair for pair in zip(*row, strict=True) if pair[0] >= 0] for row in rows]
 
 
 def _listed(texts: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """All ids one after the other, and how many there are of each text."""
+    """Return the concatenated ids of all texts, and their lengths."""
     ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
     return ids, np.array([len(text) for text in texts], np.int32)
 
 
 def joined(pieces: Sequence[Score], n_top: int) -> Score:
-    """The score of a text from those of its pieces, which may be none."""
+    """Join the scores of a text's windows."""
     return Score(
         [token for piece in pieces for token in piece.tokens],
         np.concatenate([np.empty(0), *(piece.log_probs for piece in pieces)]),

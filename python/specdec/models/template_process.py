@@ -1,10 +1,9 @@
-"""The process that renders chat templates, within limits of time and memory.
+"""Helper processes that render chat templates within limits of time and memory.
 
-A template comes from a checkpoint and may compute without end. So it runs in a helper process
-(`specdec.models.template_worker`), which starts with the first conversation and is used again. The system
-ends it when a request has taken `TIME_LIMIT_S` seconds, even if this process is gone by then, and bounds its
-address space to `MEMORY_LIMIT` bytes (not on macOS). It exits when its standard input ends. It gets pickles,
-and answers in bytes that are only read as text.
+A template comes from a checkpoint and may loop forever, so it runs in a reusable helper process
+(`specdec.models.template_worker`). The system kills it after `TIME_LIMIT_S` seconds per request, even if this
+process is gone, and bounds its address space to `MEMORY_LIMIT` bytes (not on macOS). It exits when its
+standard input closes. It receives pickles and replies in bytes that are only read as text.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from typing import Any, Final
 from specdec.errors import InputError, MissingPackageError, SpecdecError, TokenizerError
 
 TIME_LIMIT_S = 10.0
-"""Seconds that a template may take to be read and rendered."""
+"""Seconds to compile and render a template."""
 MEMORY_LIMIT = 1 << 30
 """Bytes of address space of a helper."""
 
 _WORKER: Final = Path(__file__).with_name("template_worker.py")
 _MAX_IDLE: Final = 2
-"""Helpers that are kept for later requests."""
+"""Idle helpers that are kept."""
 _PATIENCE_S: Final = 0.1
-"""Seconds that a request waits for a helper before it starts another one: no template blocks others."""
+"""Seconds that a request waits for an idle helper before it starts another."""
 
 
 class _Helper:
     """A process that renders templates."""
 
     def __init__(self) -> None:
-        # A session of its own, so that Ctrl-C in a terminal is for this process alone. LD_PRELOAD may hold a
-        # library that needs more address space than a helper has.
+        # A separate session keeps Ctrl-C in a terminal to this process. A library in LD_PRELOAD may need more
+        # address space than a helper has.
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         try:
             self._process = subprocess.Popen(
@@ -55,7 +54,7 @@ class _Helper:
             what = "the process that renders chat templates cannot be started"
             raise SpecdecError(f"{what}: {error}") from error
         _helpers.add(self)
-        # "" is the current folder, whose files need not be the program's.
+        # "" is the current folder, whose files are not trusted.
         self._send(([entry for entry in sys.path if entry and isinstance(entry, str)], MEMORY_LIMIT))
 
     @property
@@ -63,7 +62,7 @@ class _Helper:
         return self._process.poll() is None
 
     def ask(self, request: tuple[Any, ...]) -> tuple[bytes, str]:
-        """The kind and the text of the reply; kind b"E" with the reason if the process has ended."""
+        """Return status and text of the reply; status b"E" with a reason if the process has ended."""
         begun = time.monotonic()
         self._send(request)
         head = self._receive(9)
@@ -78,12 +77,12 @@ class _Helper:
     def _send(self, value: Any) -> None:
         pipe, data = self._process.stdin, memoryview(pickle.dumps(value))
         assert pipe is not None
-        with suppress(BrokenPipeError):  # the reply, or that there is none, has the reason
+        with suppress(BrokenPipeError):  # the reply, or its absence, shows the reason
             while data:
                 data = data[pipe.write(data) :]
 
     def _receive(self, n_bytes: int) -> bytes:
-        """So many bytes, or fewer if the process has ended. A signal handler's exception passes through."""
+        """Read `n_bytes`, or fewer if the process has ended. Exceptions of signal handlers propagate."""
         pipe, parts = self._process.stdout, []
         assert pipe is not None
         while n_bytes and (part := pipe.read(min(n_bytes, 1 << 20))):
@@ -92,11 +91,11 @@ class _Helper:
         return b"".join(parts)
 
     def close(self, *, kill: bool = True) -> None:
-        """End the helper, or, in a fork of the process that started it, leave it to that process."""
+        """End the helper, or in a fork leave it to the process that started it."""
         if kill:
             self._process.kill()
         else:
-            self._process.returncode = 0  # it is no child of ours to wait for
+            self._process.returncode = 0  # not our child: do not wait for it
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -109,7 +108,7 @@ _idle: queue.SimpleQueue[_Helper] = queue.SimpleQueue()
 
 
 def close_helpers() -> None:
-    """End all helpers; a later request starts another one."""
+    """End all helpers; a later request starts a new one."""
     for helper in list(_helpers):
         helper.close()
 
@@ -126,7 +125,7 @@ os.register_at_fork(after_in_child=_forget_helpers)
 
 
 def _ask(source: str, action: str, *arguments: Any) -> str:
-    """The text of a helper's reply to a request about a template from `source`; else its error is raised."""
+    """Send a request about a template from `source` to a helper; return the reply or raise its error."""
     try:
         helper = _idle.get(timeout=_PATIENCE_S if _helpers else 0.0)
         while not helper.is_alive:
@@ -135,39 +134,41 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
     except queue.Empty:
         helper = _Helper()
     try:
-        kind, text = helper.ask((action, TIME_LIMIT_S, *arguments))
+        status, text = helper.ask((action, TIME_LIMIT_S, *arguments))
     except BaseException:
         helper.close()
         raise
-    if kind in (b"E", b"M") or _idle.qsize() >= _MAX_IDLE:
+    if status in (b"E", b"M") or _idle.qsize() >= _MAX_IDLE:
         helper.close()
     else:
         _idle.put(helper)
-    if kind == b"T":
+    if status == b"T":
         return text
     template = f"{source}: the chat template"
-    if kind == b"N":
+    if status == b"N":
         raise MissingPackageError(f"{template} needs {text}: pip install jinja2")
-    if kind == b"I":
+    if status == b"I":
         raise TokenizerError(f"{template} is not valid Jinja: {text}")
-    if kind == b"U":
-        expected = "none, or another chat template"
-        raise InputError(f"{text} is given, but {source} has no place for {text}; expected {expected}")
+    if status == b"U":
+        expected = f"no {text}, or another chat template"
+        raise InputError(
+            f"{text} is given, but the chat template of {source} ignores it; expected {expected}"
+        )
     messages = {
         b"R": f"refuses these messages: {text}",
         b"F": f"cannot render these messages: {text}",
-        b"L": f"makes a text of {text}",
+        b"L": f"renders {text}",
         b"M": f"needs more than {MEMORY_LIMIT >> 20} MiB of memory",
         b"E": text,
     }
-    raise InputError(f"{template} {messages[kind]}")
+    raise InputError(f"{template} {messages[status]}")
 
 
 def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
-    """Render a chat template with variables that are plain data, of which it must have the `needed` ones."""
+    """Render a chat template with plain data; it must use the `needed` variables."""
     return _ask(source, "render", text, values, needed)
 
 
 def names_in_template(text: str, source: str) -> frozenset[str]:
-    """All names in the code of a template, of variables and of their fields."""
+    """Return all names of variables and fields in a template's code."""
     return frozenset(_ask(source, "names", text).split("\n"))

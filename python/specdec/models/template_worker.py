@@ -1,11 +1,11 @@
-"""Rendering of chat templates, in a process of its own: see `specdec.models.template_process`.
+"""Helper process that renders chat templates; see `specdec.models.template_process`.
 
-The process runs this file alone, so it imports nothing of specdec, and Jinja by the search path that it is
-given. A template is Jinja from a checkpoint, and not trusted: it runs in Jinja's sandbox, sees nothing but
-plain data, and has the filters and functions that ``transformers`` gives it, so that prompts are the same.
+The process runs this file alone: it imports nothing of specdec, and Jinja from the search path it receives.
+Templates are untrusted: they run in Jinja's sandbox on plain data, with the same filters and functions as in
+``transformers``.
 
-A request is a pickle of ``(action, seconds, *arguments)``. A reply is its kind in one byte, the number of
-bytes of its text in eight, and the text in UTF-8.
+A request is a pickle of ``(action, seconds, *arguments)``. A reply is a status byte, the length of its text
+in eight bytes, and the text in UTF-8.
 """
 
 from __future__ import annotations
@@ -22,62 +22,62 @@ from datetime import datetime
 from typing import Any, Final
 
 _MAX_BYTES: Final = 64 << 20
-"""Bytes of a rendered text."""
+"""Maximum bytes of a rendered text."""
 _MAX_MESSAGE: Final = 2000
-"""Characters of the message of a template's error."""
+"""Maximum characters of an error message."""
 _MIN_VERSION: Final = (3, 1, 6)
-"""The first release of Jinja without a known way out of its sandbox."""
+"""First release of Jinja without a known sandbox escape."""
 
 
 class _Reply(Exception):  # noqa: N818
-    """The end of a request: a kind, as `specdec.models.template_process` lists them, and a text."""
+    """Ends a request with a status byte, see `specdec.models.template_process`, and a text."""
 
 
 def main() -> None:
     """Answer requests from standard input on standard output until the input ends."""
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     search_path, max_memory = pickle.load(requests)
-    sys.path += search_path  # last, so that no module there replaces one of the standard library
+    sys.path += search_path  # last, so that the standard library takes precedence
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = max_memory if hard == resource.RLIM_INFINITY else min(max_memory, hard)
-    with suppress(ValueError, OSError):  # macOS has no such bound
+    with suppress(ValueError, OSError):  # not supported on macOS
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    with suppress(_Reply):  # it is the reply to each request then
+    with suppress(_Reply):  # raised again for each request
         _jinja()
-    kind = b""
-    while kind != b"M":
+    status = b""
+    while status != b"M":
         try:
             action, seconds, *arguments = pickle.load(requests)
-            signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, whatever it computes
-            kind, text = _answer(action, arguments)
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # kills the process
+            status, text = _answer(action, arguments)
         except EOFError:
             return
-        except MemoryError:  # also while a request is read, whose rest would be taken for the next one
-            kind, text = b"M", b""
+        except MemoryError:  # while reading a request, its rest would be taken for the next one
+            status, text = b"M", b""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        replies.write(kind + len(text).to_bytes(8, "big") + text)
+        replies.write(status + len(text).to_bytes(8, "big") + text)
         replies.flush()
 
 
 def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:
     try:
         if action == "render":
-            kind, text = b"T", _render(*arguments)
-        else:  # the names in the code of a template, of variables and of their fields, one a line
+            status, text = b"T", _render(*arguments)
+        else:  # the names of variables and fields in a template's code, one per line
             _compiled(*arguments)
-            kind, text = b"T", "\n".join(sorted(_names_in(*arguments)))
+            status, text = b"T", "\n".join(sorted(_names_in(*arguments)))
     except _Reply as reply:
-        kind, text = reply.args[0], reply.args[1][:_MAX_MESSAGE]
+        status, text = reply.args[0], reply.args[1][:_MAX_MESSAGE]
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > _MAX_BYTES:
         return b"L", f"{len(data)} bytes; expected at most {_MAX_BYTES}".encode()
-    return kind, data
+    return status, data
 
 
 def _render(text: str, values: dict[str, Any], needed: tuple[str, ...]) -> str:
-    """The text of a template with these variables, each name in `needed` being one that it must read."""
+    """Render a template, which must use every name in `needed`."""
     template = _compiled(text)
     for name in needed:
         if name not in _names_in(text):
@@ -105,19 +105,19 @@ def _compiled(text: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _names_in(text: str) -> frozenset[str]:
-    return frozenset(value for _, kind, value in _environment().lex(text) if kind == "name")
+    return frozenset(value for _, token_type, value in _environment().lex(text) if token_type == "name")
 
 
 @functools.cache
 def _jinja() -> Any:
-    """The package, in a version whose sandbox holds."""
+    """Import Jinja in a version with a safe sandbox."""
     try:
         import jinja2.ext
         import jinja2.sandbox
     except ImportError:
         raise _Reply(b"N", "Jinja, which is not installed") from None
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit()) < _MIN_VERSION:
-        raise _Reply(b"N", f"Jinja 3.1.6 or newer, whose sandbox holds; found {jinja2.__version__}")
+        raise _Reply(b"N", f"Jinja 3.1.6 or newer, which fixes its sandbox; found {jinja2.__version__}")
     return jinja2
 
 
@@ -128,18 +128,18 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """A value as JSON; Jinja's own filter escapes what HTML has a meaning for."""
+    """Return a value as JSON; Jinja's own filter would escape HTML."""
     how: Any = {"ensure_ascii": ensure_ascii, "indent": indent, "separators": separators}
     return json.dumps(value, sort_keys=sort_keys, **how)
 
 
 @functools.cache
 def _environment() -> Any:
-    """Jinja's sandbox with what ``transformers`` gives templates."""
+    """Make a sandbox with the extensions, filters and functions of ``transformers``."""
     jinja2: Any = _jinja()
 
     class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-        """{% generation %}…{% endgeneration %}, which marks the replies of the assistant: its contents."""
+        """{% generation %}…{% endgeneration %}, which marks the assistant's replies, as its contents."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -152,7 +152,7 @@ def _environment() -> Any:
             return caller()
 
     class Namespace(jinja2.utils.Namespace):  # type: ignore[misc]
-        """A namespace of a template, without names that begin with an underscore."""
+        """A template's namespace, without names that start with an underscore."""
 
         def __init__(*args: Any, **values: Any) -> None:
             self, args = args[0], args[1:]
@@ -176,11 +176,11 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, "jinja2.ext.loopcontrols"],
-        optimized=False,  # a constant such as [1] * 10**8 is not written out in the compiled template
+        optimized=False,  # do not expand constants such as [1] * 10**8 in the compiled template
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
     environment.globals["namespace"] = Namespace
     del environment.globals["lipsum"]  # random text

@@ -1,4 +1,4 @@
-"""Thresholds of the kernels: measured when the first model is loaded on a machine, then kept in a file."""
+"""Kernel thresholds, measured on the first load of a model on a machine and kept in a file."""
 
 from __future__ import annotations
 
@@ -20,48 +20,47 @@ from specdec.errors import pass_signals_on
 from specdec.models.number_formats import DTYPES
 
 Thresholds: TypeAlias = dict[str, list[int]]
-"""By name, numbers of rows for each number format, in the order of `FORMATS` (csrc/kernels/kernels.h)."""
+"""Numbers of rows by name, for each number format in `FORMATS` (csrc/kernels/kernels.h)."""
 
 FORMATS: Final = _core.panel_formats()
-"""All number formats of packed weights."""
+"""Number formats of packed weights."""
 _MEASURED: Final = (*DTYPES, "q4_k", "q5_k", "q6_k")
-"""Those that ask for memory ahead by thresholds; others keep those of the table."""
+"""Formats with measured prefetch thresholds; others keep the table's."""
 
 _VARIABLE = "SPECDEC_THRESHOLDS"
 _OFF = "off"
 _NEVER = 1 << 20
-"""A threshold that no number of rows reaches."""
+"""A threshold above any number of rows."""
 
 _BYTES = 8 << 20
-"""Panels in all: near ones fit a shared cache, and no cache of one core."""
+"""Bytes of all panels, which fit a shared cache but no cache of one core."""
 _SAMPLE_BYTES = 512 << 10
-"""Panels of one timing: tens of microseconds."""
+"""Bytes of panels per timing, which takes tens of microseconds."""
 _N_IN = 2048
-"""Inputs of a panel, which then takes half of the bytes of a sample or less in every format."""
+"""Inputs of a panel, which then takes at most half a sample in every format."""
 _REPEATS = 7
 _MANY_ROWS = (17, 64)
-"""Rows that take several blocks: wide verification, and a slice of a prompt."""
+"""Numbers of rows with several blocks, as in wide verification and in prompts."""
 _GAIN = 0.05
-"""The share of time that a choice must save to take the place of the table's own."""
+"""Relative time that a value must save to replace the table's."""
 
 _MAX_FILE = 1 << 16
 
 Sample: TypeAlias = Callable[[str, int, bool], float]
-"""Seconds of a product with some panels: of a number format, of so many rows, with panels that are near."""
+"""Returns the seconds of a product, for a number format, a number of rows, and whether panels are cached."""
 
 
 def settle() -> None:
-    """Let the kernels use the thresholds of this machine; only the first call of a process does anything.
+    """Set this machine's kernel thresholds, once per process.
 
-    They are read from a file, or measured, which takes some 0.2 s, and written to it. The environment
-    variable ``SPECDEC_THRESHOLDS`` names the folder of such files; "off": thresholds are neither measured nor
-    read. A file that cannot be read, is damaged or belongs to other kernels counts as missing, and one that
-    cannot be written is left unwritten.
+    Reads them from a file, or measures them in about 0.2 s and writes the file. The environment variable
+    ``SPECDEC_THRESHOLDS`` names its folder; "off" disables reading and measuring. An unreadable, damaged or
+    mismatched file counts as missing; failure to write is ignored.
     """
     global _settled
     with _settling:
         folder = os.environ.get(_VARIABLE, "")
-        if not _settled and folder != _OFF and _core.kernels() != "ref":  # whose speed nobody needs
+        if not _settled and folder != _OFF and _core.kernels() != "ref":
             key = {
                 "processor": _core.processor(), "kernels": _core.kernels(), "version": _core.__version__,
                 "digest": _core.kernels_digest(),
@@ -89,27 +88,27 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _path(folder: str, key: Mapping[str, str]) -> Path | None:
-    place, cache = Path(folder), os.environ.get("XDG_CACHE_HOME", "")
+    base, cache = Path(folder), os.environ.get("XDG_CACHE_HOME", "")
     if not folder:
         try:
             home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
         except RuntimeError:
             return None
-        place = home / "specdec" / "thresholds"
+        base = home / "specdec" / "thresholds"
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return place / f"{digest[:32]}.json"
+    return base / f"{digest[:32]}.json"
 
 
 def _read(path: Path, key: Mapping[str, str]) -> bool:
-    """Use the thresholds of a file; False where it has none for this key."""
+    """Set the thresholds of a file; return False if it has none for this key."""
     try:
-        if not path.is_file():  # reading a pipe would not end
+        if not path.is_file():  # reading a pipe could block
             return False
         with path.open("rb") as file:
             content = json.loads(file.read(_MAX_FILE))
         if content["key"] != key:
             return False
-        _core.set_thresholds(content["thresholds"])  # which refuses what is damaged
+        _core.set_thresholds(content["thresholds"])  # refuses damaged values
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         pass_signals_on(error)
         return False
@@ -117,7 +116,7 @@ def _read(path: Path, key: Mapping[str, str]) -> bool:
 
 
 def measured() -> Thresholds:
-    """The thresholds by which products take the least time on this machine; those in use stay as they are."""
+    """Return the fastest thresholds for this machine, without setting them."""
     before = _core.thresholds()
     try:
         return _measured(_core.own_thresholds(), _PanelTimer())
@@ -126,10 +125,10 @@ def measured() -> Thresholds:
 
 
 class _Start(NamedTuple):
-    """The trial of a threshold that says from how many rows on something is done.
+    """Measurement of a threshold: the number of rows from which a method is used.
 
-    `near`: Are the panels near? `gain`: The share of time that another value than the table's own must save.
-    `rows`: The numbers of rows that are tried; none: those of one block.
+    `near`: Whether panels are cached. `gain`: Relative time that a value must save to replace the table's.
+    `rows`: Numbers of rows to measure; empty: those of one block.
     """
 
     name: str
@@ -140,13 +139,12 @@ class _Start(NamedTuple):
 
 
 _STARTS: Final = (
-    # First, as prefetching and blocks of bf16 depend on it.
+    # First, because prefetching and blocks of bf16 depend on it.
     _Start("floats_from", ("bf16",), near=True, gain=_GAIN),
-    # Prefetching from memory loses a tenth of the time or saves a third of it: that differs from second to
-    # second.
+    # Prefetching from memory costs a tenth of the time or saves a third, varying from second to second.
     _Start("fetch_from", _MEASURED, near=False, gain=_GAIN),
     _Start("fetch_from_near", _MEASURED, near=True, gain=_GAIN),
-    # Fewer inputs, or panels from memory, gain less than those of the trial.
+    # Fewer inputs, or panels from memory, gain less than in this measurement.
     _Start("tiles_from", ("int8", "int4", "q4_k", "q5_k"), near=True, gain=0.1, rows=(*range(1, 13), 24)),
 )
 
@@ -169,7 +167,7 @@ def _measured(own: Thresholds, sample: Sample) -> Thresholds:
 
 
 def _changed(thresholds: Thresholds, name: str, f: int, values: Iterable[int]) -> list[Thresholds]:
-    """Copies in which one threshold of one format has each of some values."""
+    """Return copies with each of some values for one threshold of one format."""
     own = thresholds[name]
     return [{**thresholds, name: [*own[:f], value, *own[f + 1 :]]} for value in values]
 
@@ -177,7 +175,7 @@ def _changed(thresholds: Thresholds, name: str, f: int, values: Iterable[int]) -
 def _seconds(
     variants: Sequence[Thresholds], rows: Sequence[int], dtype: str, near: bool, sample: Sample
 ) -> NDArray[np.float64]:
-    """What products take, [repeats, rows, variants]; the variants take turns."""
+    """Time products in interleaved runs of the variants, [repeats, rows, variants]."""
     seconds = np.empty((_REPEATS, len(rows), len(variants)))
     for i, n_rows in enumerate(rows):
         for repeat in range(_REPEATS):
@@ -188,14 +186,10 @@ def _seconds(
 
 
 def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int, gain: float) -> int:
-    """From how many rows on something pays: `seconds` [repeats, rows, 2] without it and with it.
-
-    `own` is what is chosen unless another number surely saves the share `gain` of the time of the rows
-    between the two.
-    """
+    """Return the number of rows from which a method pays; `seconds` [repeats, rows, without and with it]."""
     counts = np.asarray(rows)
     without, with_it = seconds[:, :, 0], seconds[:, :, 1]
-    # what the other choice takes, in times of what that of `own` takes
+    # time of the other choice relative to `own`
     ratio = np.where(counts >= own, without / with_it, with_it / without)
     lost = _surely(ratio) - 1.0 + gain
 
@@ -207,35 +201,32 @@ def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int, gain
 
 
 def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int, gain: float) -> int:
-    """Which of some values, of which one is `own`, takes the least time: `seconds` [repeats, cases, values].
-
-    `own` is what is chosen unless another one surely saves the share `gain` of the time.
-    """
+    """Return the fastest value, `own` unless it loses a share `gain`; `seconds` [repeats, cases, values]."""
     ratio = np.mean(_surely(seconds / seconds[:, :, [values.index(own)]]), axis=0)
     best = int(np.argmin(ratio))
     return values[best] if ratio[best] < 1.0 - gain else own
 
 
 def _surely(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Upper quartile over the repeats of ratios [repeats, …] of times that follow each other."""
+    """Return the upper quartile over the repeats of ratios [repeats, …] of adjacent times."""
     quartile: NDArray[np.float64] = np.quantile(ratio, 0.75, axis=0)
     return quartile
 
 
 class _PanelTimer:
-    """Times products with panels that are in a shared cache (near), or in no cache."""
+    """Timer of products with panels in a shared cache (near) or in memory."""
 
     def __init__(self) -> None:
-        # a byte that makes no number of any format subnormal; lines of a panel are lines of a cache
-        room = np.full(_BYTES + 64, 0x3C, np.uint8)
-        begin = -room.ctypes.data % 64
-        self._panels = room[begin : begin + _BYTES].view(np.float32)
+        # a byte that makes no value subnormal in any format; panels are aligned to cache lines
+        buffer = np.full(_BYTES + 64, 0x3C, np.uint8)
+        begin = -buffer.ctypes.data % 64
+        self._panels = buffer[begin : begin + _BYTES].view(np.float32)
         self._n_samples = 0
         self._was_near = False
 
     def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
         if near and not self._was_near:
-            self._seconds(0, _BYTES, dtype, 1, near)  # which brings them into the cache
+            self._seconds(0, _BYTES, dtype, 1, near)  # warms the cache
         self._was_near = near
         self._n_samples += 1
         return self._seconds(self._n_samples * _SAMPLE_BYTES % _BYTES, _SAMPLE_BYTES, dtype, n_rows, near)

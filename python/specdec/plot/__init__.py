@@ -1,4 +1,4 @@
-"""The paper's figures and a few more, drawn from real runs and measurements with matplotlib.
+"""The paper's figures and more, drawn by matplotlib from real runs and measurements.
 
 >>> import specdec
 >>> target, draft = specdec.embedded_pair()
@@ -6,26 +6,24 @@
 >>> runs = [specdec.generate(target, draft if gamma else None, prompt, gamma=gamma) for gamma in (7, 3, 0)]
 >>> specdec.plot.timeline(*runs)  # Figure 5 of arXiv 2211.17192: who computed when
 
-Each function takes what a run or a measurement gave back and returns the Axes. Arguments of several
-functions:
+Functions take the results of runs or measurements and return the Axes. Shared arguments:
 
-*runs : Result, Trace, list of results and traces, or Measurement
-    A list counts as one run. Without runs, figures of the theory have their curves alone.
+runs : Result, Trace, list of results and traces, or Measurement
+    A list counts as one run. Without runs, theoretical figures show their curves only.
 measurement, found : Measurement, Comparison
 temperature : float, optional
-    One of those measured; None: the first.
+    One of the measured temperatures; None: the first.
 labels : sequence of str, optional
-    One for each run; by default its gamma, or its temperature.
+    One per run; by default its gamma or temperature.
 ax : Axes, optional
-    Where to draw; by default a new figure. Legends are next to the axes, where they cover no data: give a
-    figure of your own ``layout="constrained"``.
+    Where to draw; by default a new figure. Legends are next to the axes: give your own figure
+    ``layout="constrained"``.
 
-An argument that cannot be drawn raises `InputError`: something else than the above, a run without rounds or
-drafts where these are drawn, one of a batch where times are, a tree where chains are. Pictures need
-matplotlib (``pip install matplotlib``; else `MissingPackageError`). Colors are told apart by color-blind
-readers and never stand alone: lines differ in style, points in shape, blocks in height. Settings of
-matplotlib are changed for these pictures alone. Figure 1, the rounds in color, needs none of it: it is how a
-`specdec.Result` prints.
+Arguments that cannot be drawn raise `InputError`, such as a run without rounds or drafts, batch runs for
+figures of times, or trees for figures of chains. Requires matplotlib (``pip install matplotlib``; otherwise
+`MissingPackageError`). Colors are safe for color blindness and never the only distinction: lines differ in
+style, points in shape, blocks in height. matplotlib's global settings are unchanged. Figure 1 needs no
+matplotlib: printing a `specdec.Result` shows it.
 """
 
 from __future__ import annotations

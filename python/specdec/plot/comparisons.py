@@ -1,4 +1,4 @@
-"""Several drafts for one target, as `specdec.compare` found them."""
+"""Figures of `specdec.compare` results: several drafts for one target."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specdec.analysis.experiment import ExperimentRow
 from specdec.errors import InputError, type_of
 from specdec.plot.style import GREY, Axes, Look, axes, label_axes, legend, legend_below, looks, mark, styled
 
-_INVALID = "invalid: above the tokens per run"
+_INVALID = "invalid: above the mean accepted length"
 
 
 @styled
 def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes | None = None) -> Axes:
-    """Measured speed-up of every draft: the median of the turns, and the smallest and the largest.
+    """Measured speed-up of every draft: median, minimum and maximum over the repetitions.
 
-    The dashed line is plain decoding. A speed-up above the tokens per run of the target is an error of
-    measuring, and drawn as a gray cross.
+    The dashed line is plain decoding. A speed-up above the mean accepted length is a measurement error and
+    drawn as a gray cross.
     """
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 1.6 + 0.45 * len(rows)))
@@ -40,20 +40,21 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
 def comparison_by_position(
     found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Share of rounds that accepted their first, second, ... draft, a line for each draft.
+    """Share of rounds that accepted their first, second, ... draft token, a line per draft.
 
-    Of the rounds that drafted so far (`ExperimentRow.by_position`). Drafts that drafted nothing are left out.
+    Among the rounds that drafted so many (`ExperimentRow.by_position`). Drafts without draft tokens are
+    omitted.
     """
     rows = [row for row in _rows(found, temperature, timed=False) if row.by_position]
     if not rows:
-        raise InputError("no draft has drafted anything: there is no acceptance to draw")
+        raise InputError("no draft proposed any token: there is no acceptance to draw")
     ax = axes(ax, (7.0, 4.2))
     for row, look in zip(rows, looks(), strict=False):
         positions = np.arange(1, len(row.by_position) + 1)
         ax.plot(positions, row.by_position, **look.line, marker=look.marker, label=_name(row, rows))
     label_axes(
-        ax, f"Guesses accepted, by position in their round, T = {rows[0].temperature:g}",
-        "position of the guess", "share of rounds", ylim=(0.0, 1.02), whole="x",
+        ax, f"Accepted draft tokens by position in the round, T = {rows[0].temperature:g}",
+        "position of the draft token", "share of rounds", ylim=(0.0, 1.02), whole="x",
     )  # fmt: skip
     legend(ax)
     return ax
@@ -63,9 +64,9 @@ def comparison_by_position(
 def comparison_by_prompt(
     found: Comparison, *, temperature: float | None = None, speed: bool = False, ax: Axes | None = None
 ) -> Axes:
-    """New tokens per run of the target of every draft on every prompt; with `speed` the measured speed-up.
+    """Mean accepted length of every draft on every prompt; with `speed`, the measured speed-up.
 
-    A speed-up has its smallest and its largest; one that is an error of measuring is a gray cross.
+    Speed-ups have their minimum and maximum; measurement errors are gray crosses.
     """
     rows = _rows(found, temperature, timed=speed)
     n_prompts = len(found.prompts)
@@ -76,11 +77,11 @@ def comparison_by_prompt(
         label = _name(row, rows)
         if not speed:
             mark(ax, [one.tokens_per_call for one in row.prompts], y, look, label=label)
-        for place, one in zip(y, row.prompts, strict=True) if speed else ():
-            _mark_speedup(ax, one, place, look, label)
+        for height, one in zip(y, row.prompts, strict=True) if speed else ():
+            _mark_speedup(ax, one, height, look, label)
     ax.set_yticks(range(n_prompts), found.labels)
     ax.set_ylim(n_prompts - 0.5, -0.5)
-    what = "Speed-up over plain decoding" if speed else "New tokens per run of the target"
+    what = "Speed-up over plain decoding" if speed else "Mean accepted length"
     label_axes(ax, f"{what}, T = {rows[0].temperature:g}", what.lower(), "prompt")
     _legend_once(ax)
     return ax
@@ -90,14 +91,13 @@ def comparison_by_prompt(
 def comparison_by_temperature(
     found: Comparison, *, figure: str = "tokens_per_call", ax: Axes | None = None
 ) -> Axes:
-    """A figure of every draft by temperature, with its interval.
+    """A statistic of every draft by temperature, with its interval.
 
     Parameters
     ----------
     figure : {"tokens_per_call", "alpha", "speedup"}
-        New tokens per run of the target or mean acceptance rate, with 95 % intervals; or the measured
-        speed-up with the smallest and the largest. Rows without the figure are left out, as are speed-ups
-        that are errors of measuring.
+        Mean accepted length or mean acceptance rate, with 95 % intervals; or the measured speed-up with
+        minimum and maximum. Rows without the value, and invalid speed-ups, are omitted.
     """
     if figure not in _BY_TEMPERATURE:
         raise InputError.of("figure", figure, f"one of {', '.join(_BY_TEMPERATURE)}")
@@ -127,16 +127,16 @@ def comparison_by_temperature(
 def comparison_of_costs(
     found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """What a draft costs, next to what it brings: seconds of a round over t(1), and its tokens.
+    """Cost and yield of rounds: seconds of a round over t(1), and its tokens.
 
-    A round costs its drafting and the run of the target with all its rows; both over the time of a plain run
-    of the target. Below the dashed line a round brings fewer tokens than plain decoding makes meanwhile.
+    A round costs drafting plus a target pass with all its rows, in units of a plain target pass. Below the
+    dashed line, a round yields fewer tokens than plain decoding in the same time.
     """
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 4.2))
     most = 1.0
     for row, look in zip(rows, looks(), strict=False):
-        if row.draft_ratio is None or row.verify_ratio is None:  # not timed, unlike others
+        if row.draft_ratio is None or row.verify_ratio is None:  # not timed
             continue
         x = row.draft_ratio + row.verify_ratio
         c = "" if row.c is None else f", c = {row.c:.3f}"
@@ -148,8 +148,8 @@ def comparison_of_costs(
         most = max(most, x)
     ax.plot([0.0, 1.1 * most], [0.0, 1.1 * most], "--", color=GREY, linewidth=1.2, label="plain decoding")
     label_axes(
-        ax, f"What rounds bring, beside what they cost, T = {rows[0].temperature:g}",
-        "time of a round, drafting and verification, over t(1)", "tokens per run",
+        ax, f"Yield and cost of rounds, T = {rows[0].temperature:g}",
+        "time of a round, drafting and verification, over t(1)", "mean accepted length",
     )  # fmt: skip
     ax.set_xlim(left=0.0)
     ax.set_ylim(bottom=0.0)
@@ -164,7 +164,7 @@ def _checked(found: Comparison) -> Comparison:
 
 
 def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -> list[ExperimentRow]:
-    """The rows of one temperature."""
+    """Return the rows of one temperature."""
     wanted = _checked(found).temperatures[0] if temperature is None else temperature
     rows = [row for row in found.rows if row.temperature == wanted]
     if not rows:
@@ -176,13 +176,13 @@ def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -
 
 
 def _name(row: ExperimentRow, rows: Sequence[ExperimentRow]) -> str:
-    """The draft, with its gamma where there are several."""
+    """Return the draft's name, with its gamma if there are several."""
     several = any(one.draft == row.draft and one.gamma != row.gamma for one in rows)
     return f"{row.draft}, γ = {row.gamma}" if several else row.draft
 
 
 def _mark_speedup(ax: Axes, row: ExperimentRow, y: float, look: Look, label: str | None = None) -> None:
-    """A measured speed-up, its smallest and its largest; one that is an error of measuring: a gray cross."""
+    """Mark a measured speed-up with minimum and maximum; a measurement error is a gray cross."""
     speedup = row.timed
     if speedup.invalid:
         ax.plot([speedup.median], [y], "x", color=GREY, markersize=9.0, label=_INVALID)
@@ -193,18 +193,18 @@ def _mark_speedup(ax: Axes, row: ExperimentRow, y: float, look: Look, label: str
 _Values = Callable[[ExperimentRow], tuple[float, float, float]]
 _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
     "tokens_per_call": (
-        "tokens per run of the target", lambda row: (row.tokens_per_call, row.tokens_low, row.tokens_high),
+        "mean accepted length", lambda row: (row.tokens_per_call, row.tokens_low, row.tokens_high),
     ),
     "alpha": ("acceptance rate α", lambda row: row.rates),
     "speedup": (
         "speed-up over plain decoding", lambda row: (row.timed.median, row.timed.low, row.timed.high),
     ),
 }  # fmt: skip
-"""Figures with their intervals; NaN where there is none."""
+"""Statistics with their intervals; NaN if missing."""
 
 
 def _legend_once(ax: Axes) -> None:
-    """A legend that has each label once."""
+    """Draw a legend with each label once."""
     handles, labels = ax.get_legend_handles_labels()
     once: dict[str, Any] = {}
     for handle, label in zip(handles, labels, strict=True):

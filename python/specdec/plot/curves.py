@@ -1,4 +1,4 @@
-"""Figures 2, 3 and 4 of the paper: what the theory says of every alpha, and what was measured at one."""
+"""Figures 2, 3 and 4 of the paper: theory as curves over alpha, measurements as points."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from specdec.plot import style
 from specdec.plot.points import Pair, Point, Run, pairs_of, token_points
 from specdec.plot.style import BLACK, GREY, Axes, Look, axes, label_axes, looks, mark, styled
 
-_GAMMAS = (1, 3, 5, 7, 10)  # drawn where no run says which
+_GAMMAS = (1, 3, 5, 7, 10)  # drawn without runs
 _COSTS = (0.01, 0.02, 0.05, 0.1)
 _ALPHAS = np.linspace(0.0, 1.0, 201)
-_MOST = 64  # gamma that Figure 3 looks at, where more is always better (c = 0)
+_MOST = 64  # largest gamma in Figure 3, where more is always better (c = 0)
 _ALPHA_LABEL = "acceptance rate α"
 
 
@@ -27,12 +27,12 @@ _ALPHA_LABEL = "acceptance rate α"
 def expected_tokens(
     *runs: Run | Measurement, gammas: Sequence[int] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Figure 2: expected tokens a run of the target over alpha, equation (1), with runs as points.
+    """Figure 2: expected tokens per target forward pass over alpha, equation (1), with runs as points.
 
     A run's point is the mean over its rounds, at its alpha, with 95 % intervals of both. A measurement has a
-    point for each temperature and gamma: what rounds give that begin at every position of its texts. Points
-    lie above their curve where acceptances come in streaks and below it where they alternate: equation (1)
-    takes them as independent. `gammas` are the curves; by default those of the runs, or 1, 3, 5, 7, 10.
+    point per temperature and gamma, for rounds that begin at every position. Points are above their curve if
+    acceptances cluster and below it if they alternate, because equation (1) assumes independence. `gammas`
+    are the curves; by default those of the runs, or 1, 3, 5, 7, 10.
     """
     points = token_points(runs)
     curves = _curves(gammas, points)
@@ -45,7 +45,7 @@ def expected_tokens(
     if points:
         _key(ax, _measured(points), marker="o", linestyle="")
     label_axes(
-        ax, "Tokens that one run of the target yields, equation (1)", _ALPHA_LABEL, "expected tokens",
+        ax, "Tokens per target forward pass, equation (1)", _ALPHA_LABEL, "expected tokens",
         xlim=(0.0, 1.0), ylim=(0.0, max(curves) + 1.5),
     )  # fmt: skip
     style.legend(ax)
@@ -54,13 +54,12 @@ def expected_tokens(
 
 @styled
 def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax: Axes | None = None) -> Axes:
-    """Figure 3: the gamma of the largest expected speed-up over alpha, for several c (section 3.5).
+    """Figure 3: the gamma with the largest expected speed-up over alpha, for several c (section 3.5).
 
-    The curves are Theorem 3.8's, of the ideal speed-up: a target that verifies γ + 1 positions in the time of
-    one; `costs` are their c (Definition 3.7). With one measurement with times, or with runs of one pair of
-    models and one setting, plain ones among them, it also has the curve of that pair's own c, and two points
-    at its alpha: among the gammas that were run, the one of the largest speed-up predicted with the measured
-    t(γ + 1) / t(1) (a ring), and the fastest (a star).
+    The curves follow Theorem 3.8, with a target that verifies γ + 1 positions in the time of one; `costs` are
+    their c (Definition 3.7). One timed measurement, or runs of one pair in one setting including plain ones,
+    adds the curve of that pair's c and two points at its alpha, among the gammas that were run: the best one
+    predicted with the measured t(γ + 1) / t(1) (a ring), and the fastest (a star).
     """
     if not costs:
         raise InputError("costs is empty; expected at least one cost coefficient")
@@ -91,14 +90,14 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
         )  # fmt: skip
     highest = {pair.name: gamma for pair, gamma in fastest}
     for pair, gamma in zip(pairs, best, strict=True):
-        place = pair.alpha, max(gamma, highest.get(pair.name, 0))
+        position = pair.alpha, max(gamma, highest.get(pair.name, 0))
         ax.annotate(
-            pair.name, place, (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
+            pair.name, position, (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
             bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )  # fmt: skip
     top = max([16.0, *(1.2 * gamma for gamma in (*best, *highest.values()))])
     label_axes(
-        ax, "The best γ: curves by Theorem 3.8, where verification costs a plain step", _ALPHA_LABEL,
+        ax, "Best γ: curves by Theorem 3.8 (verification costs a plain step)", _ALPHA_LABEL,
         "optimal γ", xlim=(0.0, 1.0), ylim=(-0.4, top), whole="y",
     )  # fmt: skip
     style.legend_below(ax, 2)
@@ -115,21 +114,20 @@ def speed_and_operations(
 ) -> tuple[Axes, Axes]:
     """Figure 4: speed-up (Theorem 3.8) and factor of operations (Theorem 3.11) over alpha; runs as points.
 
-    With one measurement with times, or with runs of one pair of models and plain ones among them, c is the
-    pair's own. Then each gamma has a second, thin curve, with the measured t(γ + 1) / t(1), which Theorem 3.8
-    takes as 1. The points are the speed-ups that were measured, and the operations of the rounds of Figure
-    2's points.
+    With one timed measurement, or runs of one pair including plain ones, c is the pair's own, and each gamma
+    has a second, thin curve with the measured t(γ + 1) / t(1) instead of 1. The points are measured
+    speed-ups, and the operations of the rounds of Figure 2's points.
 
     Parameters
     ----------
     gammas : sequence of int, optional
-        The curves; by default those of the runs, or 1, 3, 5, 7, 10 without runs.
+        The curves; by default those of the runs, or 1, 3, 5, 7, 10.
     cost : float, optional
         c; by default as measured, or 0 (the paper's figure) without runs.
     operations_cost : float, default 0.0
         ĉ of Definition 3.10: operations per token of the draft over those of the target.
     axs : pair of Axes, optional
-        Where to draw speed-up and operations, which are returned; by default a new figure.
+        Axes for speed-up and operations, which are returned; by default a new figure.
     """
     pairs = pairs_of(runs)
     points = [point for pair in pairs for point in pair.points]
@@ -169,12 +167,12 @@ def speed_and_operations(
 
 
 def _predicted(pair: Pair, point: Point) -> float:
-    """Speed-up at the pair's alpha with the time of verification that was measured for this gamma."""
+    """Return the speed-up at the pair's alpha with this gamma's measured verification time."""
     return float(theory.expected_speedup(pair.alpha, point.gamma, pair.cost, point.verify_ratio))
 
 
 def _curves(gammas: Sequence[int] | None, points: Sequence[Point]) -> dict[int, Look]:
-    """How each gamma is drawn: those asked for and those measured, in order."""
+    """Return the look of each gamma, requested or measured, in order."""
     if gammas is None:
         gammas = () if points else _GAMMAS
     chosen = [check_integer("a gamma", gamma, 1) for gamma in gammas]
@@ -183,18 +181,18 @@ def _curves(gammas: Sequence[int] | None, points: Sequence[Point]) -> dict[int, 
 
 
 def _mark(ax: Axes, point: Point, y: float, look: Look, y_bounds: Sequence[float] | None = None) -> None:
-    """A measured point in the look of its curve."""
+    """Mark a measured point in the look of its curve."""
     x_bounds = [[point.alpha_low], [point.alpha_high]]
     mark(ax, [point.alpha], [y], look, x_bounds=x_bounds, y_bounds=y_bounds and [[end] for end in y_bounds])
 
 
 def _key(ax: Axes, label: str, **look: Any) -> None:
-    """An entry of the legend that no line has of its own."""
+    """Add a legend entry without a line of its own."""
     ax.plot([], [], color=BLACK, label=label, **look)
 
 
 def _measured(points: Sequence[Point]) -> str:
-    """What the points are, and at which alpha each temperature is found."""
+    """Describe the points and the alpha of each temperature."""
     alphas = {point.name: point.alpha for point in points if point.name}
     return "\n".join(["measured", *(f"{name} at α = {alpha:.2f}" for name, alpha in alphas.items())])
 
@@ -209,6 +207,6 @@ def _two_axes(axs: Sequence[Axes] | None) -> tuple[Axes, Axes]:
 
 
 def _listed(pairs: Sequence[Pair], *, ran: bool = False) -> str:
-    """The gammas of pairs; with `ran` those whose speed was measured."""
+    """List the gammas of pairs; with `ran` those whose speed was measured."""
     points = [point for pair in pairs for point in pair.points if not (ran and math.isnan(point.speedup))]
     return ", ".join(str(gamma) for gamma in sorted({point.gamma for point in points}))

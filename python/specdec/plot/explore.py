@@ -1,4 +1,4 @@
-"""One prompt decoded again and again, with sliders for what speculation is set by."""
+"""`explore`: one prompt decoded repeatedly, with sliders for the settings of speculation."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ else:
 
 _SIZE: Final = (10.0, 3.6)  # inches
 _KEPT: Final = 64
-"""Runs that are kept, so that a slider may go back."""
+"""Number of cached runs, for going back with a slider."""
 _WIDGET_MIME: Final = "application/vnd.jupyter.widget-view+json"
 
 
 @dataclass(frozen=True)
 class ExplorerSettings:
-    """What the controls of an `Explorer` say; `gamma` 0 is plain decoding, `lenience` 1 the exact rule."""
+    """Settings of an `Explorer`'s controls; `gamma` 0 is plain decoding, `lenience` 1 the exact rule."""
 
     draft: str
     gamma: int
@@ -53,12 +53,11 @@ class ExplorerSettings:
 
 
 class Explorer:
-    """A run of one prompt, its figure, and the controls that change it; `specdec.explore` makes it.
+    """A run of one prompt, its figure and controls; made by `specdec.explore`.
 
-    A notebook with a kernel shows controls over the live figure; where there is no kernel, as on a page that
-    a notebook was made into, the figure is still. `settings` and `result` are what is shown, `drafts` what
-    there is to choose from, and `plain` is the same prompt decoded greedily without a draft, which measures
-    t(1).
+    A notebook with a kernel shows controls and a live figure; elsewhere the figure is static. `settings` and
+    `result` are those shown, `drafts` the choices, and `plain` is the prompt decoded greedily without a
+    draft, which measures t(1).
     """
 
     def __init__(
@@ -83,14 +82,14 @@ class Explorer:
         self._widget: Any = None
 
     def set(self, **changes: Any) -> Explorer:
-        """Change fields of `settings`, as the controls do, and decode again; return this explorer.
+        """Change fields of `settings`, as the controls do, decode again, and return this explorer.
 
-        InputError if a setting is out of its range, or they do not go together: nothing is changed.
+        For an invalid setting or combination it raises InputError and changes nothing.
         """
         names = [field.name for field in fields(ExplorerSettings)]
         for name in changes:
             if name not in names:
-                raise InputError(f"{shown(name)} is no setting; expected {', '.join(names)}")
+                raise InputError(f"{shown(name)} is not a setting; expected {', '.join(names)}")
         asked = replace(self.settings, **changes)
         if not isinstance(asked.draft, str) or asked.draft not in self.drafts:
             raise InputError.of("draft", asked.draft, f"one of {', '.join(map(repr, self.drafts))}")
@@ -108,17 +107,17 @@ class Explorer:
 
     @property
     def trace(self) -> Trace:
-        """Of the run that is shown, with t(1) as plain decoding has measured it."""
+        """Trace of the shown run, with t(1) measured by plain decoding."""
         return self.result.trace.against(self.plain.trace)
 
     def summary(self) -> str:
-        """The figures of the run that is shown, on a line."""
+        """Statistics of the shown run, as one line."""
         trace = self.trace
-        found = [f"{trace.tokens_per_call:.2f} tokens per run of the target"]
+        found = [f"{trace.tokens_per_call:.2f} tokens per target forward pass"]
         if trace.n_drafted:
             found += [
                 f"α = {trace.acceptance_rate:.2f}",
-                f"{trace.n_accepted} of {trace.n_drafted} drafts accepted",
+                f"{trace.n_accepted} of {trace.n_drafted} draft tokens accepted",
                 f"c = {trace.cost_coefficient:.2f}",
             ]
             predicted = trace.predicted_speedup
@@ -128,7 +127,7 @@ class Explorer:
 
     @styled
     def figure(self) -> Figure:
-        """The picture of the run that is shown: its rounds, and how gamma changes the tokens per run."""
+        """Draw the shown run: its rounds, and accepted length over gamma."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=_SIZE, layout="constrained", dpi=pyplot().rcParams["figure.dpi"])
@@ -139,19 +138,19 @@ class Explorer:
         return figure
 
     def png(self) -> bytes:
-        """The same as a PNG file."""
+        """Return the figure as PNG data."""
         file = io.BytesIO()
         self.figure().savefig(file, format="png")
         return file.getvalue()
 
     def widget(self) -> Any:
-        """The controls over the figure, an ``ipywidgets.VBox``."""
+        """Return the controls and the figure, an ``ipywidgets.VBox``."""
         if self._widget is None:
             self._widget = _controls(self)
         return self._widget
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """The still figure, and in a kernel the controls."""
+        """Show the static figure, and in a kernel the controls."""
         found = {"text/plain": repr(self), "image/png": base64.b64encode(self.png()).decode("ascii")}
         if _in_kernel():
             found[_WIDGET_MIME] = self.widget()._repr_mimebundle_()[_WIDGET_MIME]
@@ -172,29 +171,28 @@ def explore(
     n_threads: int | None = None,
     **settings: Any,
 ) -> Explorer:
-    """Decode one prompt and look at it, with sliders for gamma, temperature, rule, lenience and draft.
+    """Decode one prompt with sliders for gamma, temperature, rule, lenience and draft.
 
-    A notebook shows the controls over a live figure: each round with what was drafted, accepted and rejected,
-    and the tokens per run of the target by gamma, as equation (1) has them for the acceptance rate that was
-    measured. Without a kernel the figure is still, and `Explorer.set` changes it.
+    A notebook shows the controls and a live figure: each round with its drafted, accepted and rejected
+    tokens, and accepted length over gamma by equation (1) at the measured acceptance rate. Without a kernel
+    the figure is static, and `Explorer.set` changes it.
 
     Parameters
     ----------
     target, draft, prompt, max_new_tokens, seed, n_threads
-        As of `specdec.generate`; of a mapping of names to drafts one is chosen by its name.
+        As in `specdec.generate`; a mapping of names to drafts offers a choice.
     max_gamma : int, default 12
-        Where the slider of gamma ends, 1 to 1024.
+        End of the gamma slider, 1 to 1024.
     **settings
-        What is shown first: fields of `ExplorerSettings`, by default the first draft with its own gamma at
-        temperature 0, verified exactly.
+        Initial fields of `ExplorerSettings`; by default the first draft at its own gamma, temperature 0, and
+        the exact rule.
 
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.generate`.
+        As in `specdec.generate`.
     MissingPackageError
-        matplotlib is not installed; or, in a notebook's kernel, ipywidgets: ``pip install
-        ipywidgets matplotlib``.
+        If matplotlib is not installed, or in a notebook ipywidgets: ``pip install ipywidgets matplotlib``.
 
     Examples
     --------
@@ -210,7 +208,7 @@ def explore(
 
 
 def _named(draft: DraftLike | Mapping[str, DraftLike], target: Any) -> dict[str, Draft]:
-    """The drafts by their names."""
+    """Return the drafts by name."""
     if not isinstance(draft, Mapping):
         opened = as_draft(target, draft)
         return {name_of(opened.identity): opened}
@@ -224,7 +222,7 @@ def _named(draft: DraftLike | Mapping[str, DraftLike], target: Any) -> dict[str,
 
 
 def _in_kernel() -> bool:
-    """Whether this is the kernel of a notebook."""
+    """Whether this is a notebook's kernel."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -233,23 +231,23 @@ def _in_kernel() -> bool:
 
 
 def _rounds(ax: Axes, trace: Trace) -> None:
-    """A bar a round: accepted drafts, the target's own token, and below the line what was rejected."""
+    """Draw a bar per round: accepted draft tokens, the target's own, and below the line rejected ones."""
     numbers = np.arange(1, trace.n_calls + 1)
     accepted = np.array([min(r.n_accepted, r.kept) for r in trace.rounds])
     own = np.array([r.kept for r in trace.rounds]) - accepted
     rejected = np.array([r.depth for r in trace.rounds]) - accepted
-    ax.bar(numbers, accepted, 0.8, color=GREEN, label="accepted drafts")
+    ax.bar(numbers, accepted, 0.8, color=GREEN, label="accepted draft tokens")
     ax.bar(numbers, own, 0.8, bottom=accepted, color=BLUE, label="the target's own")
     ax.bar(numbers, -rejected, 0.8, color=VERMILION, hatch="//", edgecolor="white", linewidth=0.0,
-           label="rejected drafts")  # fmt: skip
+           label="rejected draft tokens")  # fmt: skip
     ax.axhline(0.0, color=BLACK, linewidth=0.8)
-    label_axes(ax, "What each run of the target gave", "run of the target", "tokens", whole="yx")
+    label_axes(ax, "Tokens of each round", "round", "tokens", whole="yx")
     ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
 
 
 def _by_gamma(ax: Axes, explorer: Explorer) -> None:
-    """Tokens per run over gamma: equation (1) with the measured alpha, and this run."""
+    """Draw accepted length over gamma: equation (1) at the measured alpha, and this run."""
     trace, settings = explorer.trace, explorer.settings
     gammas = np.arange(0, explorer._max_gamma + 1)
     alpha = trace.acceptance_rate
@@ -261,7 +259,7 @@ def _by_gamma(ax: Axes, explorer: Explorer) -> None:
             ax.plot([run_settings.gamma], [result.trace.tokens_per_call], "o", color=GREY, label="_")
     ax.plot([settings.gamma], [trace.tokens_per_call], "*", color=BLUE, markersize=14.0, label="this run")
     label_axes(
-        ax, "Tokens per run of the target", "γ, drafted tokens a round", "", xlim=(-0.5, gammas[-1] + 0.5),
+        ax, "Mean accepted length", "γ, draft tokens per round", "", xlim=(-0.5, gammas[-1] + 0.5),
         whole="x",
     )  # fmt: skip
     ax.set_ylim(bottom=0.0)
@@ -269,7 +267,7 @@ def _by_gamma(ax: Axes, explorer: Explorer) -> None:
 
 
 def _widgets() -> Any:
-    """The module ipywidgets."""
+    """Import ipywidgets."""
     try:
         import ipywidgets
     except ImportError:
@@ -279,12 +277,12 @@ def _widgets() -> Any:
 
 
 def _controls(explorer: Explorer) -> Any:
-    """Sliders and menus, the figure, and the text of the run round by round."""
+    """Make sliders and menus, the figure, and the text of the run round by round."""
     w = _widgets()
     settings = explorer.settings
 
-    def slider(name: str, kind: Any, low: float, high: float, label: str = "", **step: float) -> Any:
-        return kind(
+    def slider(name: str, control: Any, low: float, high: float, label: str = "", **step: float) -> Any:
+        return control(
             value=getattr(settings, name), min=low, max=high, description=label or name,
             continuous_update=False, **step,
         )  # fmt: skip
@@ -302,7 +300,7 @@ def _controls(explorer: Explorer) -> Any:
     def show(_: Any) -> None:
         try:
             explorer.set(**{name: control.value for name, control in controls.items()})
-        except SpecdecError as error:  # settings that do not go together; the figure stays
+        except SpecdecError as error:  # invalid combination; keep the figure
             complaint.value = f"<b>{escape(str(error))}</b>"
             return
         complaint.value = ""

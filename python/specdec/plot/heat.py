@@ -1,4 +1,4 @@
-"""Where in a text the draft fails: its tokens, colored by beta."""
+"""Heat map of a text: its tokens, colored by beta, show where the draft fails."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from specdec.checks import as_integer, check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible
 from specdec.errors import InputError, shown, type_of
-from specdec.plot.points import check_law
+from specdec.plot.points import check_distribution
 from specdec.plot.style import SEQUENTIAL, Axes, pyplot, styled
 
 if TYPE_CHECKING:
     from matplotlib.text import Text
 
 _TITLE = "Where the draft fails: dark tokens"
-_MEANING = "β: chance that the draft is accepted"
+_MEANING = "β: acceptance probability of the draft token"
 _UNJUDGED = "bonus token: not judged"
-_PART = "·"  # shown for a token that is only a part of a character
+_PART = "·"  # shown for a token inside a character
 _FONT = "DejaVu Sans Mono"  # comes with matplotlib
-_FONT_SIZE = 10.0  # points, in a figure of our own
+_FONT_SIZE = 10.0  # points, in a new figure
 _ADVANCE = 0.602  # width of its characters, in ems
 _LINE = 1.75  # from line to line, in ems
 
 
 class Cell(NamedTuple):
-    """A token of the text: what it shows, beta at its position (None where no draft was judged), its id."""
+    """A token of the text: what it shows, beta at its position (None if not judged), its id."""
 
     text: str
     beta: float | None
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
 
 class Html(str):
-    """HTML that a notebook shows as such."""
+    """HTML that notebooks render."""
 
     __slots__ = ()
 
@@ -57,24 +57,24 @@ def heat_map(
     columns: int = 84,
     ax: Axes | None = None,
 ) -> Axes:
-    """A text with each token colored by beta at its position, dark where the draft fails.
+    """Draw a text with each token colored by beta at its position, dark where the draft fails.
 
-    beta is the probability that the draft's token is accepted there (Definition 3.1). In a run a correction
-    has the beta of the draft it replaced; a bonus token has none, for nothing was drafted in its place, and
-    is on white. In trees and under the coupled rule a run's betas are 0 and 1 (`Round.betas`).
+    beta is the probability that the draft's token is accepted there (Definition 3.1). In a run, a correction
+    has the beta of the token it replaced; a bonus token has none and is white. In trees and under the coupled
+    rule a run's betas are 0 and 1 (`Round.betas`).
 
     Parameters
     ----------
     source : Result or Measurement
-        A run that drafted, or a measurement, in which every position was judged.
+        A run that drafted, or a measurement, which judges every position.
     prompt : int, default 0
-        Which of the measurement's texts.
+        Index of the measurement's text.
     temperature : float, optional
-        And of which temperature; needed if there are several.
+        Its temperature; required if there are several.
     n_tokens : int, optional
-        How many tokens are shown, from the first; by default all.
+        Number of tokens to show; all by default.
     columns : int, default 84
-        Characters in a line, at least 50; the text takes the size that fits.
+        Characters per line, at least 50; the font size adapts.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
@@ -118,7 +118,7 @@ def heat_map_html(
     temperature: float | None = None,
     n_tokens: int | None = None,
 ) -> Html:
-    """`heat_map` as HTML, in the same colors, with a tooltip on each token: a str that a notebook shows."""
+    """Return `heat_map` as HTML in the same colors, with a tooltip per token; notebooks render it."""
     escape = html_escapes.escape
     cells = cells_of(source, prompt, temperature, n_tokens)
     spans = []
@@ -148,18 +148,18 @@ def cells_of(
     temperature: float | None = None,
     n_tokens: int | None = None,
 ) -> list[Cell]:
-    """The tokens of a text, with beta at each one's position."""
+    """Return the tokens of a text with beta at each position."""
     if n_tokens is not None:
         n_tokens = check_integer("n_tokens", n_tokens, 1)
     if isinstance(source, Measurement):
-        check_law(source)
+        check_distribution(source)
         cells = _measured_cells(source, prompt, temperature)
     elif isinstance(source, Result):
         cells = _run_cells(source)
     else:
         raise InputError.of("source", source, "a Result or a Measurement", found=type_of(source))
     if not cells:
-        raise InputError("the text has no token: there is nothing to draw")
+        raise InputError("the text has no tokens to draw")
     return cells[:n_tokens]
 
 
@@ -168,7 +168,7 @@ def _run_cells(result: Result) -> list[Cell]:
         raise InputError("the run drafted nothing (plain decoding): its tokens have no beta")
     figure, cells = Figure.of(result), []
     for round_ in result.trace.rounds:
-        pieces = [piece for piece in figure.pieces(round_) if piece.kind not in ("rejected", "unseen")]
+        pieces = [piece for piece in figure.pieces(round_) if piece.status not in ("rejected", "unseen")]
         for position, piece in enumerate(pieces[: round_.kept]):
             beta = min(1.0, round_.betas[position]) if position < len(round_.betas) else None
             cells.append(Cell(piece.text or _PART, beta, piece.token))
@@ -195,7 +195,7 @@ def _measured_cells(measurement: Measurement, prompt: int, temperature: float | 
 
 
 def layout(cells: Iterable[Cell], columns: int) -> list[tuple[int, int, Cell]]:
-    """(row, column, cell) of each cell: lines of at most `columns` characters, and the text's own lines."""
+    """Lay out cells as (row, column, cell) in lines of at most `columns` characters."""
     placed = []
     row = column = 0
     for cell in cells:
@@ -210,7 +210,7 @@ def layout(cells: Iterable[Cell], columns: int) -> list[tuple[int, int, Cell]]:
 
 
 def _width(text: str) -> int:
-    """Columns that a text takes: two for an East Asian wide character, none for a combining one."""
+    """Return the columns of a text: two for East Asian wide characters, none for combining ones."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text if not unicodedata.combining(c))
     return wide + sum(not unicodedata.combining(c) for c in text)
 
@@ -224,14 +224,14 @@ def _hex(color: tuple[float, float, float]) -> str:
 
 
 def _ink(back: Sequence[float]) -> str:
-    """Black or white, whichever has more contrast with `back` (WCAG 2.1, relative luminance)."""
+    """Return black or white, whichever has more contrast with `back` (WCAG 2.1, relative luminance)."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in back]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "black" if luminance > 0.179 else "white"
 
 
 def _families(characters: set[str]) -> list[str]:
-    """Fonts that have these characters between them, where this machine has such fonts."""
+    """Return fonts that together have these characters, as far as available."""
     from matplotlib import font_manager
 
     families, missing = [_FONT], {character for character in characters if not _has(_FONT, character)}
@@ -253,7 +253,7 @@ def _has(family: str, character: str) -> bool:
 
 
 def _with_glyphs(text: str, families: Sequence[str]) -> str:
-    r"""`text` with characters that none of the fonts has written as \uXXXX."""
+    r"""Replace characters that no font has by \uXXXX."""
     return "".join(
         c if any(_has(family, c) for family in families) else c.encode("ascii", "backslashreplace").decode()
         for c in text
@@ -261,7 +261,7 @@ def _with_glyphs(text: str, families: Sequence[str]) -> str:
 
 
 def _own_axes(n_rows: int, columns: int) -> tuple[Axes, Axes]:
-    """Axes for the text and for the key below it, in a new figure of the size that the text needs."""
+    """Make a new figure of the needed size, with axes for the text and for the key below it."""
     left, top, bottom = 0.15, 0.4, 0.75  # inches around the text
     em = _FONT_SIZE / 72.0
     width, height = columns * _ADVANCE * em, n_rows * _LINE * em
@@ -274,7 +274,7 @@ def _own_axes(n_rows: int, columns: int) -> tuple[Axes, Axes]:
 def _cell_text(
     column: int, row: int, text: str, columns: int, n_rows: int, families: list[str], ink: str
 ) -> Text:
-    """Text that fills its cells whatever size the axes have when they are drawn."""
+    """Make text that fills its cells at any size of the axes."""
     from matplotlib.text import Text
 
     class CellText(Text):  # type: ignore[misc]  # mypy does not look into matplotlib

@@ -1,4 +1,4 @@
-"""How often drafts are accepted: by their position in the round, and how much that varies."""
+"""Figures of acceptance rates: by position in the round, and their variation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, type_of
 from specdec.plot import style
-from specdec.plot.points import Run, betas_of, check_law, labels_of, name_of, trace_of
+from specdec.plot.points import Run, betas_of, check_distribution, labels_of, name_of, trace_of
 from specdec.plot.style import BLACK, GREY, Axes, axes, label_axes, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 
@@ -21,13 +21,12 @@ from specdec.trace import Trace, wilson_interval
 def acceptance_by_position(
     *runs: Run | Measurement, labels: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Share of rounds that accepted their first, second, … draft, next to what independence would give.
+    """Share of rounds that accepted their first, second, … draft token, next to the i.i.d. prediction.
 
-    A draft needs all those before it accepted. A run's points are `Trace.acceptance_by_position` with
-    Wilson's 95 % intervals; those of a measurement are for rounds that begin at every position of its texts
-    (`Independence.by_position`, multiplied up). Lines are α^i: what equation (1) takes for granted, that
-    every draft is accepted with probability α whatever came before. A measurement counts as a run for each
-    temperature.
+    Acceptance requires all earlier tokens. A run's points are `Trace.acceptance_by_position` with Wilson's 95
+    % intervals; a measurement's are for rounds that begin at every position (products of
+    `Independence.by_position`). The lines are α^i, equation (1)'s assumption of independent acceptance with
+    probability α. A measurement counts as a run per temperature.
     """
     series = _series_of(runs, labels)
     ax = axes(ax, (7.0, 4.2))
@@ -36,12 +35,12 @@ def acceptance_by_position(
         positions = np.arange(1, len(one.shares) + 1)
         label = f"αⁱ, α = {one.alpha:.2f}"
         compared += ax.plot(positions, one.alpha**positions, **look.line, label=label)
-        beside = _beside(positions, i, len(series), 0.06)
+        dodged = _dodged(positions, i, len(series), 0.06)
         label = f"{one.name}measured {one.measured_on}"
-        measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
+        measured.append(mark(ax, dodged, one.shares, look, y_bounds=one.bounds, label=label))
     longest = max(len(one.shares) for one in series)
     label_axes(
-        ax, "Drafts accepted, by position in their round", "position i of the draft", "share of rounds",
+        ax, "Accepted draft tokens by position in the round", "position i", "share of rounds",
         xlim=(0.5, longest + 0.5), ylim=(0.0, 1.02), whole="x",
     )  # fmt: skip
     style.legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
@@ -52,11 +51,10 @@ def acceptance_by_position(
 def beta_histogram(
     *runs: Run | Measurement, labels: Sequence[str] | None = None, bins: int = 20, ax: Axes | None = None
 ) -> Axes:
-    """How the acceptance rate beta (Definition 3.1) of single positions is distributed, in `bins` bars.
+    """Distribution of the acceptance rate beta (Definition 3.1) over positions, in `bins` bars.
 
-    beta = sum(min(target, draft)) (Theorem 3.5). If every position were as hard as any other, as equation (1)
-    has it, all would be in one bar. Vertical lines are the means: alpha (Corollary 3.6). A measurement counts
-    as a run for each temperature.
+    beta = sum(min(target, draft)) (Theorem 3.5). Under equation (1) all positions would be in one bar.
+    Vertical lines are the means: alpha (Corollary 3.6). A measurement counts as a run per temperature.
     """
     bins = check_integer("bins", bins, 1)
     series = _series_of(runs, labels)
@@ -71,8 +69,8 @@ def beta_histogram(
         label = f"mean, α = {one.alpha:.2f}"
         compared.append(ax.axvline(one.alpha, **look.line, linewidth=1.2, label=label))
     label_axes(
-        ax, "How well the draft knows the target, position by position",
-        "β = Σ min(target, draft), the probability that a draft is accepted", "share of positions",
+        ax, "Agreement of draft and target by position",
+        "β = Σ min(target, draft), the acceptance probability", "share of positions",
         xlim=(-0.02, 1.02),
     )  # fmt: skip
     ax.set_ylim(bottom=0.0)
@@ -82,10 +80,10 @@ def beta_histogram(
 
 @styled
 def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
-    """Acceptance rate alpha by temperature, a line for each lenience, with 95 % intervals.
+    """Acceptance rate alpha by temperature, a line per lenience, with 95 % intervals.
 
-    The figures of Tables 3 and 5 of the paper. The sharper the distributions, the higher is alpha; a lenience
-    l below 1 accepts more, and lets no token exceed its probability by more than 1 / l (appendix A.5).
+    The data of the paper's Tables 3 and 5. Sharper distributions raise alpha; a lenience l below 1 accepts
+    more, and makes no token more than 1 / l times as probable (appendix A.5).
     """
     _check_measurement(measurement)
     ax = axes(ax, (7.0, 4.2))
@@ -98,7 +96,7 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
         label = f"l = {lenience:g}{', the exact rule' if lenience == 1.0 else ''}"
         mark(ax, temperatures, alphas, look, y_bounds=bounds, label=label)
     label_axes(
-        ax, "How often the target accepts, by temperature", "temperature", "acceptance rate α",
+        ax, "Acceptance rate by temperature", "temperature", "acceptance rate α",
         ylim=(0.0, 1.02),
     )  # fmt: skip
     style.legend(ax, title="lenience", alignment="left")
@@ -107,10 +105,10 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
 
 @styled
 def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
-    """Correlation of beta with itself some positions before, next to the band of no correlation.
+    """Autocorrelation of beta by lag, with the band of no correlation.
 
-    Equation (1) and what follows from it take betas as independent. If they are, 95 % of the points lie
-    between the dashed lines; `Independence` has the test.
+    Equation (1) assumes independent betas. If they are, 95 % of the points are between the dashed lines;
+    `Independence` has the test.
     """
     _check_measurement(measurement)
     ax = axes(ax, (7.0, 4.2))
@@ -119,16 +117,16 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
         lags = np.arange(1, len(found.autocorrelation) + 1)
         p_value = "< 1e-99" if found.p_value < 1e-99 else f"= {found.p_value:.2g}"
         label = f"T = {found.temperature:g}, p {p_value}"
-        beside = _beside(lags, i, n_series, 0.16)
-        ax.vlines(beside, 0.0, found.autocorrelation, color=look.color, linewidth=1.2)
-        mark(ax, beside, found.autocorrelation, look, label=label)
+        dodged = _dodged(lags, i, n_series, 0.16)
+        ax.vlines(dodged, 0.0, found.autocorrelation, color=look.color, linewidth=1.2)
+        mark(ax, dodged, found.autocorrelation, look, label=label)
     bands = sorted({found.band for found in measurement.independence.values()})
     for i, end in enumerate([end for band in bands for end in (-band, band)]):
         label = "_" if i else "95 % without correlation"
         ax.axhline(end, color=GREY, linestyle="--", linewidth=1.2, zorder=1, label=label)
     ax.axhline(0.0, color=BLACK, linewidth=0.8)
     label_axes(
-        ax, "Does one position say something about the next?", "lag in positions", "autocorrelation of β",
+        ax, "Does one position predict the next?", "lag in positions", "autocorrelation of β",
         whole="x",
     )  # fmt: skip
     style.legend(ax, title="Ljung and Box's test", alignment="left")
@@ -138,11 +136,11 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
 def _check_measurement(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
         raise InputError.of("measurement", measurement, "a Measurement", found=type_of(measurement))
-    check_law(measurement)
+    check_distribution(measurement)
 
 
 class _Series(NamedTuple):
-    """One run, or one temperature of a measurement: its alpha, its betas, its acceptance by position."""
+    """A run, or one temperature of a measurement: its alpha, betas, and acceptance by position."""
 
     name: str  # with a colon; empty for a single one without a label
     alpha: float
@@ -156,7 +154,7 @@ def _series_of(runs: Sequence[Run | Measurement], labels: Sequence[str] | None) 
     series = []
     for run in runs:
         if isinstance(run, Measurement):
-            check_law(run)
+            check_distribution(run)
             series += [_measured_series(run, temperature) for temperature in run.betas]
         else:
             series.append(_run_series(trace_of(run, drafted=True)))
@@ -179,11 +177,11 @@ def _run_series(trace: Trace) -> _Series:
 
 def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     betas = np.concatenate(measurement.betas[temperature])
-    chances = np.array(measurement.independence[temperature].by_position)  # each given those before
+    chances = np.array(measurement.independence[temperature].by_position)  # each conditional on those before
     where = f"at {len(betas)} positions"
     return _Series(f"T = {temperature:g}", float(betas.mean()), betas, np.cumprod(chances), None, where)
 
 
-def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
-    """Positions of series `i`, shifted a little, so that series do not cover one another."""
+def _dodged(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
+    """Shift the positions of series `i` slightly, so that series do not overlap."""
     return positions.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)

@@ -1,4 +1,4 @@
-"""How the pictures look, and where they are drawn."""
+"""Style of the figures, and axes to draw on."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Okabe and Ito's colors (https://jfly.uni-koeln.de/color/), which all kinds of color vision tell apart.
+# Okabe and Ito's colors (https://jfly.uni-koeln.de/color/), distinct under all types of color blindness.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 
-SEQUENTIAL = "cividis"  # rises evenly in lightness, alike for every kind of color vision
+SEQUENTIAL = "cividis"  # perceptually uniform, also under color blindness
 
 _COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)  # yellow is too light for lines on white
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)))
@@ -43,7 +43,7 @@ STYLE: dict[str, Any] = {
 
 
 class Look(NamedTuple):
-    """How one of several series is drawn: color, line style and marker all differ from the others'."""
+    """Look of a series: color, line style and marker all differ from the others'."""
 
     color: str
     dashes: Any
@@ -51,17 +51,17 @@ class Look(NamedTuple):
 
     @property
     def line(self) -> dict[str, Any]:
-        """Keyword arguments of matplotlib for a line that looks so."""
+        """Return matplotlib keyword arguments for a line with this look."""
         return {"color": self.color, "linestyle": self.dashes}
 
 
 def looks() -> Iterator[Look]:
-    """One look after the other; the first 28 pairs of color and line style are different."""
+    """Yield distinct looks; the first 28 pairs of color and line style differ."""
     return map(Look, cycle(_COLORS), cycle(_DASHES), cycle(_MARKERS))
 
 
 def pyplot() -> Any:
-    """The module matplotlib.pyplot."""
+    """Import matplotlib.pyplot."""
     try:
         import matplotlib.pyplot
     except ImportError:
@@ -71,12 +71,12 @@ def pyplot() -> Any:
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Draw with the settings of `STYLE`, and leave matplotlib's own as they were."""
+    """Decorate a function to draw with `STYLE`, leaving matplotlib's settings unchanged."""
 
     @wraps(draw)
     def draw_styled(*args: P.args, **kwargs: P.kwargs) -> R:
         settings = pyplot().rcParams
-        # Not rc_context: it would also undo what a notebook sets when its first figure is made.
+        # Not rc_context: it would also undo settings that a notebook makes for its first figure.
         before = {name: settings[name] for name in STYLE}
         settings.update(STYLE)
         try:
@@ -88,7 +88,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """`ax`, or the axes of a new figure of this width and height in inches."""
+    """Return `ax`, or the axes of a new figure of this size in inches."""
     if ax is None:
         axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
         return axes
@@ -98,7 +98,7 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
 
 
 def label_axes(ax: Axes, title: str, x: str, y: str, *, whole: str = "", **limits: Any) -> None:
-    """Set the title, what the axes are and where they end; those in `whole` have ticks at whole numbers."""
+    """Set title, axis labels and limits; axes in `whole` have integer ticks."""
     ax.set(title=title, xlabel=x, ylabel=y, **limits)
     for name in whole:
         getattr(ax, f"{name}axis").get_major_locator().set_params(integer=True, min_n_ticks=1)
@@ -108,7 +108,7 @@ def mark(
     ax: Axes, x: ArrayLike, y: ArrayLike, look: Look, *, x_bounds: ArrayLike | None = None,
     y_bounds: ArrayLike | None = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """Draw measured points [n] with the bounds [2, n] of their intervals; return the points alone."""
+    """Draw measured points [n] with interval bounds [2, n]; return the points alone."""
     bounds = {
         name: None if ends is None else np.abs(np.asarray(ends, dtype=np.float64) - np.asarray(values))
         for name, ends, values in (("xerr", x_bounds, x), ("yerr", y_bounds, y))
@@ -122,14 +122,14 @@ def mark(
 
 
 def legend(ax: Axes, **options: Any) -> None:
-    """A legend to the right of the axes, where it covers no data."""
+    """Draw a legend to the right of the axes, where it covers no data."""
     ax.legend(**{"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.3, **options})
 
 
 def legend_below(ax: Axes, n_columns: int, **options: Any) -> None:
-    """A legend below the label of the x axis, for entries that are long."""
+    """Draw a legend below the label of the x axis, for long entries."""
     from matplotlib.transforms import ScaledTranslation
 
     below = ax.transAxes + ScaledTranslation(0.0, -0.55, ax.figure.dpi_scale_trans)  # inches
-    place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below}
-    ax.legend(**place, ncols=n_columns, borderaxespad=0.0, **options)
+    anchor = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below}
+    ax.legend(**anchor, ncols=n_columns, borderaxespad=0.0, **options)

@@ -1,4 +1,4 @@
-"""Figure 5 of the paper: who computed when."""
+"""Figure 5 of the paper: draft and target forward passes over time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from specdec.trace import Trace
 _WIDTH = 10.0  # inches
 
 # Blocks differ in height as well as in color.
-_KINDS = {
+_BLOCKS = {
     "prompt": ("prompt, both models", ORANGE, 0.72),
-    "draft": ("run of the draft", SKY, 0.44),
-    "target": ("run of the target", BLUE, 0.72),
+    "draft": ("draft forward pass", SKY, 0.44),
+    "target": ("target forward pass", BLUE, 0.72),
     "other": ("sampling, acceptance", GREY, 0.16),
 }
 
 
 def blocks(trace: Trace) -> dict[str, list[tuple[float, float]]]:
-    """(begin, duration) in milliseconds of every block of a run, by kind.
+    """Return (begin, duration) in milliseconds of every block of a run, by type.
 
-    A round is its runs of the draft, of equal length each, then the run of the target, then the rest. The
-    rest is measured as a whole; what of it passed between two runs of the draft is drawn with it.
+    A round is its draft passes, of equal length each, then the target's pass, then the rest, which includes
+    the time between draft passes.
     """
-    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in _KINDS}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in _BLOCKS}
     now = 0.0
 
-    def add(kind: str, seconds: float) -> None:
+    def add(name: str, seconds: float) -> None:
         nonlocal now
         if seconds > 0.0:
-            found[kind].append((now, seconds * 1e3))
+            found[name].append((now, seconds * 1e3))
             now += seconds * 1e3
 
     add("prompt", trace.prefill_s)
@@ -48,14 +48,14 @@ def blocks(trace: Trace) -> dict[str, list[tuple[float, float]]]:
 def timeline(
     *runs: Run, labels: Sequence[str] | None = None, max_ms: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Figure 5 of the paper from real runs: calls of draft and target on a time axis, a row a run.
+    """Draw Figure 5 from real runs: draft and target forward passes on a time axis, one row per run.
 
-    Durations are those of the trace: each round's `verify_s` and `other_s`, and its `draft_s` in as many
-    equal blocks as tokens were drafted. For the paper's figure give the same prompt with two gammas and
-    without a draft; parts of a list follow each other. The axis ends at `max_ms`, or with the longest run.
+    Durations are from the trace: each round's `verify_s` and `other_s`, and its `draft_s` in equal blocks,
+    one per draft token. For the paper's figure, pass the same prompt at two gammas and without a draft; the
+    parts of a list follow each other. The axis ends at `max_ms`, or with the longest run.
     """
     if not runs:
-        raise InputError("there is no run to draw; give a Result or a Trace")
+        raise InputError("there is no run to draw; pass a Result or a Trace")
     if max_ms is not None and not max_ms > 0.0:
         raise InputError.of("max_ms", max_ms, "a positive number of milliseconds")
     traces = [trace_of(run, timed=True) for run in runs]
@@ -64,24 +64,24 @@ def timeline(
     width_ms = max_ms or 1e3 * max(trace.total_s for trace in traces)
     labeled = set()
     for row, trace in enumerate(traces):
-        for kind, spans in blocks(trace).items():
+        for name, spans in blocks(trace).items():
             if not spans:
                 continue
-            name, color, height = _KINDS[kind]
-            # White seams part runs that follow each other, and take no more than a part of a short one.
+            block_label, color, height = _BLOCKS[name]
+            # White seams separate successive passes, and take at most a fraction of a short one.
             points = [duration / width_ms * _WIDTH * 72.0 for _, duration in spans]
             ax.broken_barh(
                 spans, (row - height / 2.0, height), facecolors=color, edgecolors="white",
                 linewidths=[min(0.6, 0.12 * width) for width in points],
-                label="_" if kind in labeled else name,
+                label="_" if name in labeled else block_label,
             )  # fmt: skip
-            labeled.add(kind)
+            labeled.add(name)
     ticks = [
-        f"{name}\n{trace.n_tokens} tokens, {trace.n_calls} runs\nof the target, {trace.total_s * 1e3:.1f} ms"
+        f"{name}\n{trace.n_tokens} tokens, {trace.n_calls}\ntarget passes, {trace.total_s * 1e3:.1f} ms"
         for name, trace in zip(names, traces, strict=True)
     ]
     label_axes(
-        ax, "Who computes when: every run of draft and target", "time in milliseconds", "",
+        ax, "Forward passes of draft and target", "time in milliseconds", "",
         xlim=(0.0, width_ms), ylim=(len(traces) - 0.5, -0.5),
     )  # fmt: skip
     ax.set_yticks(range(len(traces)), ticks)

@@ -1,10 +1,10 @@
-"""The algorithms in plain NumPy: the executable specification that the C core is held to.
+"""The algorithms in plain NumPy: the executable specification of the C core.
 
-Slow, short, and written to be read beside the papers. "Leviathan" is Fast Inference from Transformers via
-Speculative Decoding (arXiv 2211.17192); its p is `target` here, the distribution to be sampled exactly, and
-its q is `draft`, the one that proposes. Iterative speculative sampling, for several drafts of one position,
-is how SpecInfer (arXiv 2305.09781) verifies a tree. Nothing else of the package is imported, so that an error
-cannot hide on both sides of a comparison.
+Slow, short, and written to be read alongside the papers. "Leviathan" is Fast Inference from Transformers via
+Speculative Decoding (arXiv 2211.17192): its p is `target` here, the distribution to sample exactly, and its q
+is `draft`, the one that proposes. Iterative speculative sampling, for several draft tokens at one position,
+is how SpecInfer (arXiv 2305.09781) verifies a tree. This package imports nothing else of specdec, so that an
+error cannot hide on both sides of a comparison.
 """
 
 from specdec.reference.attention import attention_in_tiles

@@ -1,4 +1,4 @@
-"""Attention of prompts and sources in the order of tiles, to the bit."""
+"""Attention of prompts and sources in tile order, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from specdec.reference.formats import BLOCK, add_tiles, fma, product
 Array = NDArray[Any]
 
 SPAN = 128
-"""Positions whose scores are looked at together."""
+"""Positions per span of scores."""
 
 LANES = 16
-"""Partial sums of the weights of a row."""
+"""Partial sums of a row's weights."""
 
 
 def attention_in_tiles(
     queries: ArrayLike, keys: ArrayLike, values: ArrayLike, seen: ArrayLike, scale: float,
     biases: ArrayLike | None = None,
 ) -> Array:  # fmt: skip
-    """Weighted values, with the bits of the core's attention in the order of tiles.
+    """Return attention outputs with the exact bits of the core's tile order.
 
-    Scores are products of the rounded queries and keys in that order. Positions are taken in spans of 128.
-    With each span the largest score of a row so far may rise: what has been added up is then multiplied with
-    the power that corresponds, numbers below 2^-126 becoming 0. Weights are `coarse_power` of the difference
-    to the largest score, times ``scale * log2(e)``, and 0 where a position is not seen. Their sum is one of
-    float32 in 16 lanes; rounded to bf16 they are multiplied with the rounded values in the order of tiles.
+    Scores are products of rounded queries and keys in that order, in spans of 128 positions. When a span
+    raises a row's largest score, its previous sums are multiplied by the corresponding power, flushing
+    numbers below 2^-126 to 0. Weights are `coarse_power` of the difference to the largest score, times
+    ``scale * log2(e)``, and 0 for invisible positions. Their sum is in float32 over 16 lanes; rounded to
+    bf16, they are multiplied with the rounded values in tile order.
 
     Parameters
     ----------
     queries : array_like, [n_rows, d_head]
-        This and all else taken as float32.
+        Converted to float32, like all inputs.
     keys, values : array_like, [n_positions, d_head]
     seen : array_like of bool, [n_rows, n_positions]
         Whether a row attends to a position.
     scale : float
-        The factor of scores.
+        Factor of the scores.
     biases : array_like, [n_rows, n_positions], optional
-        Added to the scores, which are multiplied with `scale` before that.
+        Added to the scores after scaling by `scale`.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def attention_in_tiles(
     for first in range(0, n_positions, SPAN):
         here = scores[:, first : first + SPAN]
         before, largest = largest, np.maximum(largest, here.max(axis=1, keepdims=True))
-        with np.errstate(invalid="ignore"):  # -inf less -inf, where nothing has been seen
+        with np.errstate(invalid="ignore"):  # -inf minus -inf, if nothing is visible
             fall = coarse_power((before - largest) * to_power)
             weights = coarse_power((here - largest) * to_power)
         lanes, sums = (_without_subnormals(part * fall) for part in (lanes, sums))
@@ -75,7 +75,7 @@ def attention_in_tiles(
 
 
 def coarse_power(x: ArrayLike) -> Array:
-    """2^x of float32 for x <= 0: 0 below -125 and for NaN, 1 for 0, else right to 1.1e-4 of it."""
+    """2^x in float32 for x <= 0: 0 below -125 and for NaN, 1 for 0, else within a relative 1.1e-4."""
     x = np.asarray(x, np.float32)
     kept = x >= -125
     x = np.where(kept, x, np.float32(-125))

@@ -1,8 +1,8 @@
-"""The forward pass to the bit: every operation in the order of the core, rounded where it says so.
+"""The forward pass bit for bit: operations in the core's order, rounded where stated.
 
-For decoders of the Llama layout: RMSNorm before each half of a layer, rotary positions, gated SiLU, dense or
-with experts, each matrix in a number format or a type of GGUF files. `specdec.reference.logits` specifies
-what all others compute, but for rounding.
+For decoders with Llama's layout: RMSNorm before each half of a layer, rotary positions, gated SiLU, dense or
+with experts, each matrix in a number format or GGUF type. `specdec.reference.logits` specifies all other
+models, up to rounding.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def exact_logits(
     formats: str | Mapping[str, str] = "f32", cache_format: str = "f32",
     low_rank: Mapping[str, tuple[Array, Array]] | None = None,
 ) -> Array:  # fmt: skip
-    """Logits after every token of a sequence, float32 [n_tokens, n_vocab], with the bits of the core.
+    """Return the logits after every token, float32 [n_tokens, n_vocab], with the core's exact bits.
 
     Parameters
     ----------
     config, tensors, ids
-        As of `specdec.reference.logits`, of the Llama layout; else ValueError.
+        As in `specdec.reference.logits`, with Llama's layout; else ValueError.
     formats : str, or mapping of str to str
-        Number format of all matrices, or of each, and of the table of tokens: "f32", "bf16", "int8", "int4",
-        or a type of blocks.
+        Number format of all matrices, or of each and of the token embedding: "f32", "bf16", "int8", "int4" or
+        a block type.
     cache_format : {"f32", "bf16"}
     low_rank : mapping of str to (ndarray, ndarray), optional
-        Of an adapter (arXiv 2106.09685): canonical name to `down` [rank, n_in] and `up` [n_out, rank],
-        float32, the scale in the latter. To the product with the matrix, in its format, comes up · (down ·
-        x): two products in f32 of the row as it is before any rounding.
+        LoRA weights (arXiv 2106.09685): canonical name to `down` [rank, n_in] and `up` [n_out, rank],
+        float32, the scale in the latter. Adds up · (down · x), two f32 products of the unrounded row, to the
+        product with the matrix in its format.
     """
     _check(config)
     return _Exact(config, tensors, len(ids), formats, cache_format, low_rank or {}).logits(ids)
@@ -100,7 +100,7 @@ class _Exact(_Forward):
         return self.times(gate * sigmoid(gate) * up, f"{ours}.mlp_down.weight")
 
     def mixture(self, h: Array, i: int) -> Array:
-        """Experts ascend; each product with a weight and each sum is rounded."""
+        """Add experts in ascending order; each product with a weight and each sum is rounded."""
         logits = product(h, self.tensors[f"layers.{i}.router.weight"], "f32")
         update = np.zeros_like(h)
         for row in range(self.n_rows):
@@ -111,7 +111,7 @@ class _Exact(_Forward):
 
 
 def route(config: Mapping[str, Any], logits: Array) -> tuple[list[int], Array]:
-    """The experts of a row, ascending, and their weights; logits [n_experts]."""
+    """Return a row's experts, ascending, and their weights; logits [n_experts]."""
     chosen = sorted(np.argsort(-logits, kind="stable")[: config["n_experts_per_token"]].tolist())
     if config["router"] == "softmax":
         weights = _softmax(logits)[chosen]
@@ -128,7 +128,7 @@ def route(config: Mapping[str, Any], logits: Array) -> tuple[list[int], Array]:
 
 
 def lane_sum(x: Array, *, squared: bool = False) -> Array:
-    """Sums of rows [n_rows, n], or of their squares, each by one fused multiply-add."""
+    """Sum rows [n_rows, n], or their squares, each by a fused multiply-add."""
     lanes = np.zeros((len(x), LANES), _F)
     for first in range(0, x.shape[1], LANES):
         some = x[:, first : first + LANES]
@@ -138,7 +138,7 @@ def lane_sum(x: Array, *, squared: bool = False) -> Array:
 
 
 def tree_sum(lanes: Array) -> Array:
-    """Lanes [n_rows, 16] added as a tree of halves."""
+    """Add lanes [n_rows, 16] as a tree of halves."""
     while lanes.shape[1] > 1:
         half = lanes.shape[1] // 2
         lanes = lanes[:, :half] + lanes[:, half:]
@@ -191,4 +191,4 @@ def _check(config: Mapping[str, Any]) -> None:
     other = [name for name, value in wanted.items() if config[name] != value]
     other += [name for name in _WITHOUT if config.get(name)]
     if other:
-        raise ValueError(f"{other[0]} is {config[other[0]]!r}, expected the layout of Llama")
+        raise ValueError(f"{other[0]} is {config[other[0]]!r}; expected Llama's layout")

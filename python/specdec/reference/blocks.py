@@ -1,8 +1,8 @@
-"""Blocks of numbers as GGUF files have them: codes, scales and minima of each type.
+"""GGUF block types: codes, scales and minima.
 
-A row is a run of blocks of 32 or 256 numbers. Every number is ``code * scale + minimum``, with one scale, and
-in some types one minimum, for each sub-block of 32 or 16 numbers. Both are exact in float32, and so is the
-product.
+A row is a sequence of blocks of 32 or 256 numbers. Every number is ``code * scale + minimum``, with one
+scale, and in some types one minimum, per sub-block of 32 or 16 numbers. Both are exact in float32, and so is
+the product.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
 
 
 class Coded(NamedTuple):
-    """A matrix of codes.
+    """A quantized matrix.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Coded(NamedTuple):
 
 
 def coded(raw: Array, dtype: str) -> Coded:
-    """The codes, scales and minima of rows of blocks.
+    """Decode rows of blocks into codes, scales and minima.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def coded(raw: Array, dtype: str) -> Coded:
 
 
 def decoded(raw: Array, dtype: str) -> Array:
-    """The numbers of rows of blocks, float32 [n_out, n_in]: each is rounded once."""
+    """Return the numbers of rows of blocks, float32 [n_out, n_in], each rounded once."""
     codes, scales, minima = coded(raw, dtype)
     shape = (*scales.shape, -1)
     values: Array = codes.reshape(shape).astype(np.float32) * scales[..., None]
@@ -64,22 +64,22 @@ _Read = tuple[Array, Array, Array | None]
 
 
 def _f16(b: Array, at: int) -> Array:
-    """The f16 number at a byte of each block, [n_blocks, 1] float32."""
+    """Read the f16 number at a byte of each block, [n_blocks, 1] float32."""
     return np.ascontiguousarray(b[:, at : at + 2]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(b: Array) -> Array:
-    """Of 16 bytes the low halves, then the high halves."""
+    """Return the low halves of 16 bytes, then the high halves."""
     return np.concatenate([b & 15, b >> 4], axis=-1).astype(np.int32)
 
 
 def _fifth(b: Array) -> Array:
-    """The bits of 4 bytes, lowest first, as the fifth bits of 32 codes."""
+    """Return the bits of 4 bytes, lowest first, as the fifth bits of 32 codes."""
     return np.unpackbits(b, axis=-1, bitorder="little").astype(np.int32) << 4
 
 
 def _spread(b: Array, bits: int) -> Array:
-    """Runs of 32 bytes, each of which has codes of 8 / bits runs: the runs of the lowest bits first."""
+    """Split runs of 32 bytes into the codes of 8 / bits runs, lowest bits first."""
     shifts = np.arange(0, 8, bits)[:, None]
     spread = b.reshape(len(b), -1, 1, 32) >> shifts & (1 << bits) - 1
     return spread.reshape(len(b), -1).astype(np.int32)
@@ -120,7 +120,7 @@ def _q3_k(b: Array) -> _Read:
 
 
 def _six_bits(b: Array) -> tuple[Array, Array]:
-    """8 scales and 8 minima of 6 bits in 12 bytes: four each, then the low bits of four more each."""
+    """Unpack 8 scales and 8 minima of 6 bits from 12 bytes: four each, then low bits of four more each."""
     first, second, rest = b[:, :4], b[:, 4:8], b[:, 8:]
     scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=1)
     minima = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=1)
@@ -177,7 +177,7 @@ _TYPES: dict[str, tuple[int, Callable[[Array], _Read]]] = {
     "iq4_xs": (136, _iq4_xs),
     "mxfp4": (17, _mxfp4),
 }
-"""Bytes of a block, and what reads blocks [n_blocks, bytes]."""
+"""Bytes of a block, and the reader of blocks [n_blocks, bytes]."""
 
 BLOCK_TYPES = tuple(_TYPES)
-"""The types of blocks, in small letters."""
+"""Block types, in lower case."""

@@ -1,4 +1,4 @@
-"""Speculative decoding, whole: Algorithm 1 of Leviathan, line by line."""
+"""Speculative decoding: Algorithm 1 of Leviathan, line by line."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from specdec.reference.random import PURPOSE_ACCEPT, PURPOSE_DRAFT, PURPOSE_SAMP
 from specdec.reference.rules import accept_probability, residual, sample
 
 Model = Callable[[Sequence[int]], NDArray[np.floating]]
-"""A model: token ids, [n], to logits, [n, n_vocab]; row i is about the token after ids[: i + 1]."""
+"""A model: token ids, [n], to logits, [n, n_vocab]; row i predicts the token after ids[: i + 1]."""
 
 Allowed = Callable[[Sequence[int]], NDArray[np.bool_] | None]
-"""From the new tokens so far to which tokens may come next, [n_vocab]; None: the text is complete."""
+"""Maps the new tokens to the allowed next tokens, [n_vocab]; None: the text is complete."""
 
 
 def decode(
     target: Model, draft: Model, prompt: Sequence[int], n_new: int, gamma: int, *, temperature: float = 1.0,
     seed: int = 0, sequence: int = 0,
 ) -> list[int]:  # fmt: skip
-    """`n_new` tokens of the target's own distribution, up to `gamma` + 1 of them for each run of the target.
+    """Sample `n_new` tokens from the target's distribution, up to `gamma` + 1 per target forward pass.
 
     `target` and `draft` are M_p and M_q of the paper, `prompt` has at least one token, gamma 0 is plain
-    decoding, the temperature is that of both models, and `seed` and `sequence` are the key of the random
+    decoding, the temperature applies to both models, and (`seed`, `sequence`) is the key of the random
     numbers.
     """
     text, end = list(prompt), len(prompt) + n_new
     while len(text) < end:
-        begun = len(text)  # random numbers are those of this position
+        begun = len(text)  # position of this round's random numbers
         n_drafted = min(gamma, end - begun - 1)
 
-        # Sample x_1, ..., x_gamma from the draft, each after those before it.
+        # Sample x_1, ..., x_gamma from the draft autoregressively.
         x: list[int] = []
         q = []
         for i in range(1, n_drafted + 1):
@@ -60,10 +60,10 @@ def decode_constrained(
     target: Model, draft: Model, prompt: Sequence[int], n_new: int, gamma: int, allowed: Allowed, *,
     temperature: float = 1.0, seed: int = 0, sequence: int = 0,
 ) -> list[int]:  # fmt: skip
-    """The same under a constraint: both models' logits of tokens that may not come are -inf.
+    """Decode under a constraint: both models' logits of forbidden tokens are -inf.
 
-    Random numbers belong to positions, so that what `decode` does past a complete text changes nothing of
-    the text, which ends there.
+    Random numbers belong to positions, so whatever `decode` does after the text is complete does not affect
+    it.
     """
 
     def masked(model: Model) -> Model:

@@ -1,4 +1,4 @@
-"""The forward pass: logits after every token of a sequence, or every node of a tree; an encoder's output."""
+"""The forward pass: logits after each token of a sequence or each node of a tree, and encoder output."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def encode(
     config: Mapping[str, Any], tensors: Mapping[str, Array], source: Sequence[int], *,
     dtype: DTypeLike = np.float64, format: Formats = "exact", cache_format: str = "exact",
 ) -> Array:  # fmt: skip
-    """The output of the encoder of an encoder-decoder, [n_source, d_model]: what its decoder attends to.
+    """Return the encoder's output, [n_source, d_model], which the decoder attends to.
 
-    Parameters as in `logits`: the configuration of the whole, with that of the encoder as
-    ``config["encoder"]``, and tensors of the whole, those of the encoder beginning with "encoder.".
+    Parameters as in `logits`, for the whole model: ``config["encoder"]`` configures the encoder, and its
+    tensors begin with "encoder.".
     """
     encoder = config["encoder"]
     own = {name.removeprefix("encoder."): x for name, x in tensors.items() if name.startswith("encoder.")}
@@ -31,7 +31,7 @@ def encode(
         own["token_embedding"] = tensors["token_embedding"]
     if not isinstance(format, str):
         named = {**format, "encoder.token_embedding": format["token_embedding"], **format}
-        format = {name[8:]: form for name, form in named.items() if name.startswith("encoder.")}
+        format = {name[8:]: row_format for name, row_format in named.items() if name.startswith("encoder.")}
     numbers = (dtype, format, cache_format)
     return _Forward(encoder, own, _chain(len(source)), numbers, bidirectional=True).hidden_states(source)
 
@@ -41,7 +41,7 @@ def logits(
     source: Sequence[int] | None = None, dtype: DTypeLike = np.float64, format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:  # fmt: skip
-    """Logits after every token of a sequence, [n_tokens, n_vocab].
+    """Return the logits after every token of a sequence, [n_tokens, n_vocab].
 
     Parameters
     ----------
@@ -51,16 +51,16 @@ def logits(
         Canonical name to weights; matrices are [n_out, n_in].
     ids : sequence of int, [n_tokens]
     source : sequence of int, [n_source], optional
-        What the encoder of an encoder-decoder reads.
+        Input of the encoder of an encoder-decoder.
     dtype : numpy dtype
-        Everything is computed in it; float64 for an oracle.
+        Type of all arithmetic; float64 for an oracle.
     format : {"exact", "f32", "bf16", "int8", "int4"}, or mapping of str to str
-        Number format of the matrices, whose products are then those of `product`; "exact": in `dtype`.
-        Embeddings, which are read by row, are rounded to bf16 in the last three. Or the format of each
-        matrix, and of the table of embeddings, by canonical name, types of blocks (such as "q4_k") among
-        them: their tensors are uint8 [n_out, bytes of a row].
+        Number format of the matrices, whose products follow `product`; "exact": in `dtype`. Embeddings, which
+        are read by row, are rounded to bf16 in the last three. A mapping has the format of each matrix and of
+        the embedding table by canonical name, including block types (such as "q4_k"), whose tensors are uint8
+        [n_out, bytes of a row].
     cache_format : {"exact", "f32", "bf16"}
-        Queries, keys and values are rounded to bf16 in the last.
+        "bf16" rounds queries, keys and values.
     """
     forward = _Forward(config, tensors, _chain(len(ids)), (dtype, format, cache_format), source)
     return forward.logits(ids)
@@ -72,18 +72,17 @@ def tree_logits(
     skip_mlp: Collection[int] = (), dtype: DTypeLike = np.float64, format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:  # fmt: skip
-    """Logits [n_nodes, n_vocab] after every node of a tree that follows `prefix`, which may be empty.
+    """Return the logits [n_nodes, n_vocab] after every node of a tree that follows a possibly empty `prefix`.
 
-    A node attends to the prefix, to its ancestors and to itself; its position is ``len(prefix)`` plus its
-    depth.
+    A node attends to the prefix, its ancestors and itself; its position is ``len(prefix)`` plus its depth.
 
     Parameters
     ----------
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
     skip_attn, skip_mlp : collection of int
-        Layers whose attention, to the source too, or MLP the nodes pass by: the hidden state stays what it
-        is. The prefix goes through all of them, and the nodes attend to its keys and values.
+        Layers whose attention (and cross-attention) or MLP the nodes skip, keeping the hidden state. The
+        prefix passes through all layers, and the nodes attend to its keys and values.
     config, tensors, source, dtype, format, cache_format
         As in `logits`.
     """
@@ -99,11 +98,11 @@ def _chain(n_rows: int) -> list[int]:
 
 
 class _Forward:
-    """A forward pass over the rows of a tree; a sequence is a tree whose every node has one child.
+    """A forward pass over the rows of a tree; a sequence is a tree with one child per node.
 
     `numbers` are the dtype, the format of matrices and that of caches, as in `logits`. Rows attend to the
-    encoded `source` too, where the model has an encoder. An encoder is `bidirectional`: each row attends to
-    all rows, and there is no head.
+    encoded `source` if the model has an encoder. An encoder is `bidirectional`: each row attends to all rows,
+    and there is no head.
     """
 
     def __init__(
@@ -116,25 +115,25 @@ class _Forward:
         self.settings: dict[str, Any] = {**_DEFAULTS, **config}
         self.n_rows, self.n_layer = len(parents), config["n_layer"]
         if not bidirectional and (source is None) != (config.get("encoder") is None):
-            raise ValueError("a model with an encoder, and no other, has a source")
+            raise ValueError("source is required for models with an encoder, and for no others")
         self.encoded: Array | None = None
         if source is not None:
             dtype, format, cache_format = numbers
             self.encoded = encode(
                 config, tensors, source, dtype=dtype, format=format, cache_format=cache_format
             )
-        self._place(parents, bidirectional)
+        self._set_positions(parents, bidirectional)
         self._lay_out_layers()
         self.skip(0, (), ())
 
     def skip(self, n_whole: int, attn: Collection[int], mlp: Collection[int]) -> None:
-        """Let the rows from `n_whole` on pass the attention of layers `attn` by, and the MLP of `mlp`."""
+        """Let the rows from `n_whole` on skip the attention of layers `attn` and the MLP of layers `mlp`."""
         self.passing = np.arange(self.n_rows)[:, None] >= n_whole
         self.skip_attn, self.skip_mlp = attn, mlp
 
-    def _place(self, parents: Sequence[int], bidirectional: bool) -> None:
-        """Positions, distances and what each row sees."""
-        # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
+    def _set_positions(self, parents: Sequence[int], bidirectional: bool) -> None:
+        """Compute positions, distances and visibility."""
+        # visible[i, j]: row i attends to row j, an ancestor or itself.
         self.visible, self.position = np.eye(self.n_rows, dtype=bool), np.zeros(self.n_rows, dtype=int)
         for row, parent in enumerate(parents):
             if parent >= 0:
@@ -149,7 +148,7 @@ class _Forward:
             self.bucket += len(buckets) * (bidirectional & (self.distance < 0))
 
     def _lay_out_layers(self) -> None:
-        """What may differ from layer to layer."""
+        """Expand the settings that may differ by layer."""
         own, n = self.settings, self.n_layer
         self.n_heads = own["n_heads"] or [own["n_head"]] * n
         self.n_kv_heads = own["n_kv_heads"] or [own["n_kv_head"]] * n
@@ -162,7 +161,7 @@ class _Forward:
     # ------------------------------------------------------------------------------------- the whole
 
     def logits(self, ids: Sequence[int]) -> Array:
-        """After every row, [n_rows, n_vocab]."""
+        """Return logits after every row, [n_rows, n_vocab]."""
         own = self.settings
         y = self.times(self.hidden_states(ids), "token_embedding" if own["tied"] else "head")
         if own["head_bias"]:
@@ -170,18 +169,18 @@ class _Forward:
         return _softcap(own["logit_scale"] * y, own["logit_softcap"])
 
     def hidden_states(self, ids: Sequence[int]) -> Array:
-        """After the last norm, where there is one, [n_rows, d_model]."""
+        """Return hidden states after the final norm, if any, [n_rows, d_model]."""
         x = self.embed(ids)
         for i in range(self.n_layer):
             x = self.layer(x, i)
         return self.norm(x, "output_norm") if self.settings["output_norm"] else x
 
     def embed(self, ids: Sequence[int]) -> Array:
-        own, form = self.settings, self.format_of("token_embedding")
+        own, row_format = self.settings, self.format_of("token_embedding")
         rows: Array = self.tensors["token_embedding"][np.asarray(ids, dtype=int)]
-        if form in BLOCK_TYPES:
-            rows = stored(rows, form)
-        elif form in ("bf16", "int8", "int4"):
+        if row_format in BLOCK_TYPES:
+            rows = stored(rows, row_format)
+        elif row_format in ("bf16", "int8", "int4"):
             rows = round_bf16(rows)
         x = rows.astype(self.dtype) * own["embedding_scale"]
         if own["position"] == "learned":
@@ -189,7 +188,7 @@ class _Forward:
         return self.norm(x, "embedding_norm") if own["embedding_norm"] else x
 
     def layer(self, x: Array, i: int) -> Array:
-        """The residual stream after a layer."""
+        """Return the residual stream after a layer."""
         ours, stream, parallel = f"layers.{i}", x, self.settings["parallel"]
         h = self.before(stream, f"{ours}.attn_norm")
         attended = self.added(x, self.attention(h, i), f"{ours}.attn_post_norm")
@@ -208,7 +207,7 @@ class _Forward:
         return self.norm(x, name) if self.settings["norm_position"] in ("before", "both") else x
 
     def added(self, x: Array, y: Array, name: str) -> Array:
-        """The stream x and what a part of a layer adds to it, y."""
+        """Add an output y of a layer to the residual stream x."""
         where = self.settings["norm_position"]
         if where in ("after", "both"):
             y = self.norm(y, name)
@@ -244,7 +243,7 @@ class _Forward:
         return self.linear(self.mixed(weights, v), f"{ours}.attn_out")
 
     def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
-        """To all rows of the source; their distance from a row of the text has no meaning."""
+        """Attend to all rows of the source, without relative positions."""
         ours, size = f"layers.{i}", self.d_heads[i]
         q = self.linear(h, f"{ours}.cross_q").reshape(self.n_rows, -1, size)
         k, v = (self.linear(encoded, f"{ours}.cross_{part}").reshape(len(encoded), -1, size) for part in "kv")
@@ -257,7 +256,7 @@ class _Forward:
         return mixed.reshape(self.n_rows, -1)
 
     def cached(self, q: Array, k: Array, v: Array, i: int) -> tuple[Array, Array, Array]:
-        """In the cache's number format; keys and values once for each head of queries."""
+        """Round to the cache's format; repeat keys and values for each query head."""
         if self.cache_format == "bf16":
             q, k, v = (round_bf16(part).astype(self.dtype) for part in (q, k, v))
         group = self.n_heads[i] // self.n_kv_heads[i]
@@ -269,14 +268,14 @@ class _Forward:
         return x.reshape(len(x), -1, self.d_heads[i])
 
     def normed_heads(self, x: Array, name: str) -> Array:
-        """Queries or keys, normalized head by head."""
-        kind, size = self.settings["qk_norm"], x.shape[-1]
-        if kind in ("none", "whole"):
+        """Normalize queries or keys head by head."""
+        qk_norm, size = self.settings["qk_norm"], x.shape[-1]
+        if qk_norm in ("none", "whole"):
             return x
-        return self.norm(x, name, (1, size) if kind == "head" else (-1, size))
+        return self.norm(x, name, (1, size) if qk_norm == "head" else (-1, size))
 
     def rotate(self, x: Array, rotation: int) -> Array:
-        """Turn each pair (x[i], x[i + n]) of n frequencies by the angle position * inv_freq[i]."""
+        """Rotate each pair (x[i], x[i + n]) of n frequencies by the angle position * inv_freq[i]."""
         own = self.settings
         if own["position"] != "rotary" or rotation < 0:
             return x
@@ -287,7 +286,7 @@ class _Forward:
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
     def turns(self, inv_freq: Sequence[float], factor: float) -> tuple[Array, Array]:
-        """Cosines and sines of the angles of all positions, times a factor, [n_rows, 1, n]."""
+        """Return cosines and sines of all positions' angles, times a factor, [n_rows, 1, n]."""
         angle = self.position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
         return (factor * np.cos(angle)).astype(self.dtype), (factor * np.sin(angle)).astype(self.dtype)
 
@@ -306,9 +305,9 @@ class _Forward:
         return self.linear(hidden, f"{ours}.mlp_down")
 
     def mixture(self, h: Array, i: int) -> Array:
-        """Each row through the experts of its largest router logits, times their weights.
+        """Apply to each row the experts with the largest router logits, times their weights.
 
-        The router's matrix is in no number format.
+        The router's matrix has no number format.
         """
         own, ours = self.settings, f"layers.{i}"
         logits = h @ self.tensor(f"{ours}.router.weight").T
@@ -316,9 +315,7 @@ class _Forward:
             logits = logits + self.tensor(f"{ours}.router.bias")
         y = np.zeros_like(h)
         for row in range(self.n_rows):
-            chosen = np.argsort(-logits[row], kind="stable")[
-                : own["n_experts_per_token"]
-            ]  # of equal the first
+            chosen = np.argsort(-logits[row], kind="stable")[: own["n_experts_per_token"]]  # ties: the first
             for expert, weight in zip(chosen, self.expert_weights(logits[row], chosen), strict=True):
                 y[row] += weight * self.mlp(h[row : row + 1], f"{ours}.experts.{expert}")[0]
         if own["d_shared_expert"]:
@@ -329,7 +326,7 @@ class _Forward:
         return y
 
     def expert_weights(self, logits: Array, chosen: Array) -> Array:
-        """Of the chosen experts of a row."""
+        """Return the weights of a row's chosen experts."""
         own = self.settings
         if own["router"] == "softmax":
             weights = _softmax(logits)[chosen]
@@ -351,17 +348,17 @@ class _Forward:
         return self.format if isinstance(self.format, str) else self.format[name]
 
     def times(self, x: Array, name: str) -> Array:
-        form = self.format_of(name)
-        if form == "exact":
+        row_format = self.format_of(name)
+        if row_format == "exact":
             return x @ self.tensor(name).T
-        return product(x, self.tensors[name], form).astype(self.dtype)
+        return product(x, self.tensors[name], row_format).astype(self.dtype)
 
     def linear(self, x: Array, name: str) -> Array:
         y = self.times(x, f"{name}.weight")
         return y + self.tensor(f"{name}.bias") if f"{name}.bias" in self.tensors else y
 
     def norm(self, x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
-        """RMSNorm; LayerNorm is that of the centered row, and a bias."""
+        """Apply RMSNorm; LayerNorm centers the row first and adds a bias."""
         if self.settings["norm"] == "layer":
             x = x - np.mean(x, axis=-1, keepdims=True)
         scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + self.settings["norm_eps"])
@@ -381,11 +378,11 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_renormalize": False, "routed_scale": 1.0,
 }  # fmt: skip
-"""Switches that a plain decoder leaves out."""
+"""Defaults of settings that a plain decoder omits."""
 
 
 def _softmax(x: Array, sinks: Array | None = None) -> Array:
-    """Along the last axis of x; of x [n_head, n_rows, n_rows] a head's sink takes part and is left out."""
+    """Softmax along the last axis; for x [n_head, n_rows, n_rows], sinks take mass and are dropped."""
     largest = x.max(axis=-1, keepdims=True)
     sink: Array | float = 0.0
     if sinks is not None:

@@ -1,4 +1,4 @@
-"""From logits to the distribution that is sampled (Leviathan, section 2.2)."""
+"""From logits to the distribution to sample (Leviathan, section 2.2)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def adjusted_logits(
     frequency_penalty: float = 0.0, n_prompt: int = 0, min_tokens: int = 0, end_ids: Iterable[int] = (),
     no_repeat_ngram_size: int = 0, bad_words: Iterable[Sequence[int]] = (),
 ) -> NDArray[np.float32]:  # fmt: skip
-    """Logits with penalties on tokens that have occurred, then a bias, then masks.
+    """Apply penalties on tokens that have occurred, then the bias, then masks.
 
-    The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's. Everything
-    is computed in float32.
+    The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's. All
+    arithmetic is in float32.
 
     Parameters
     ----------
     logits : array_like, [n_vocab]
     tokens : iterable of int
-        Prompt, the first `n_prompt`, and text so far, drafts on the path included.
+        Prompt (the first `n_prompt`) and text so far, draft tokens on the path included.
     repetition_penalty : float
-        Above 0. Divides the logits of these tokens where they are above 0 and multiplies them elsewhere.
+        Above 0. Divides the positive logits of these tokens and multiplies their other logits.
     logit_bias : mapping of int to float, optional
-        Added to the logits of these tokens; -inf excludes one.
+        Added to the logits of these tokens; -inf excludes a token.
     presence_penalty, frequency_penalty : float
         A token that occurs c > 0 times after the prompt loses presence + c times frequency, rounded once.
     min_tokens, end_ids : int, iterable of int
-        Before there are `min_tokens` tokens after the prompt, none of `end_ids` may come.
+        Masks `end_ids` until there are `min_tokens` tokens after the prompt.
     no_repeat_ngram_size : int
-        Above 0, no sequence of so many tokens occurs a second time.
+        If above 0, no n-gram of this size is repeated.
     bad_words : iterable of sequence of int
-        Sequences of tokens that do not occur.
+        Forbidden sequences of tokens.
     """
     adjusted = np.array(logits, dtype=np.float32)
     penalty = np.float32(repetition_penalty)
@@ -68,20 +68,20 @@ def adjusted_logits(
 def distribution(
     logits: ArrayLike, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> Probs:
-    """Probabilities [n_vocab] of a token: every way of sampling as plain sampling from them.
+    """Return the probabilities [n_vocab] that reduce any sampling setting to plain sampling.
 
-    Leviathan, section 2.2. The order is softmax, then top-k, then nucleus on what top-k left, then min-p on
-    what is left then; ties go to the lowest id throughout. Of `logits` [n_vocab], -inf excludes a token. The
-    temperature divides them; 0 puts all mass on the largest. Exactly `top_k` tokens are kept, 0 for all; then
-    the smallest set of most probable tokens whose mass is at least `top_p`; then tokens with at least `min_p`
-    times the probability of the most probable one.
+    Leviathan, section 2.2. Applies temperature and softmax, then top-k, then nucleus on the rest, then min-p
+    on the rest; ties go to the lowest id. -inf in `logits` [n_vocab] excludes a token. Temperature 0 puts all
+    mass on the argmax. `top_k` keeps exactly this many tokens, 0 all; `top_p` keeps the smallest set of most
+    probable tokens with at least this mass; `min_p` keeps tokens with at least this fraction of the largest
+    probability.
     """
     logits = np.asarray(logits, dtype=np.float64)
     if temperature == 0:
         point = np.zeros(len(logits))
         point[np.argmax(logits)] = 1.0
         return point
-    with np.errstate(over="ignore"):  # -inf is what a small temperature means
+    with np.errstate(over="ignore"):  # -inf is correct for a tiny temperature
         exponents = (logits - logits.max()) / temperature
     probs: Probs = np.exp(exponents)
     probs /= probs.sum()

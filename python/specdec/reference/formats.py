@@ -1,6 +1,6 @@
-"""Number formats: what a row kernel computes, to the bit, in each.
+"""Number formats: the bits that a row kernel computes in each.
 
-Every operation below is rounded once, to nearest with ties to even, where and only where it says so.
+Each operation below rounds once, to nearest with ties to even, exactly where stated.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from specdec.reference.blocks import BLOCK_TYPES, coded, decoded
 Array = NDArray[Any]
 
 BLOCK = 32
-"""Numbers along the inputs that share one scale in int8 and int4; the last block is padded with zeros."""
+"""Inputs that share one scale in int8 and int4; the last block is padded with zeros."""
 
 
 def fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
-    """x * y + z of float32, rounded once, elementwise.
+    """x * y + z in float32, rounded once, elementwise.
 
-    The product is exact in float64. The sum there is rounded to odd (its last bit tells that something was
-    lost), so that rounding it again, to float32, gives what one rounding would have given.
+    The product is exact in float64. The float64 sum is rounded to odd (the last bit marks lost digits), so
+    that rounding again to float32 gives the result of a single rounding.
     """
-    with np.errstate(over="ignore"):  # infinities come out as they should
+    with np.errstate(over="ignore"):  # infinities are correct
         rounded: Array = _sum_to_odd(x, y, z).astype(np.float32)
     return rounded
 
 
 def _sum_to_odd(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
     """x * y + z of float32 as float64, rounded to odd."""
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN come out as they should
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are correct
         product, z = np.asarray(x, np.float64) * np.asarray(y, np.float64), np.asarray(z, np.float64)
         total = np.asarray(product + z)
         part = total - product
@@ -42,7 +42,7 @@ def _sum_to_odd(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
 
 
 def _flushed_fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
-    """:func:`fma`, then zero if the sum, rounded to 24 bits whatever its exponent, is below 2^-126."""
+    """:func:`fma`, flushed to zero if the sum, rounded to 24 bits at any exponent, is below 2^-126."""
     total = _sum_to_odd(x, y, z)
     subnormal = np.abs(total) < 2.0**-126 - 2.0**-151  # half a unit below 2^-126
     with np.errstate(over="ignore"):
@@ -50,25 +50,25 @@ def _flushed_fma(x: ArrayLike, y: ArrayLike, z: ArrayLike) -> Array:
 
 
 def round_bf16(x: ArrayLike) -> Array:
-    """Finite float32 rounded to the nearest bf16, ties to even, given as float32."""
+    """Round finite float32 to the nearest bf16, ties to even; returns float32."""
     bits = np.asarray(x, dtype=np.float32).view(np.uint32)
     carry = np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
     return (bits + carry & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def quantize(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
-    """A matrix of weights [n_out, n_in], taken as float32, in int8 or int4.
+    """Quantize weights [n_out, n_in], converted to float32, to int8 or int4.
 
-    In int8 the scale of a block is its largest magnitude / 127, so codes go from -127 to 127; in int4 it is
-    its element of largest magnitude (the first of several) / -8, which makes that element -8, so codes go
-    from -8 to 7 and a scale may be negative. The scale is rounded to f16 before it is used. A block whose
-    scale is 0, or rounds to it, has codes 0.
+    int8: a block's scale is its largest magnitude / 127, so codes are from -127 to 127. int4: the scale is
+    the element of largest magnitude (the first of several) / -8, which gets the code -8; codes are from -8 to
+    7, and scales may be negative. Scales are rounded to f16 before use. A block whose scale is or rounds to 0
+    has codes 0.
 
     Returns
     -------
     codes : ndarray of int8, [n_out, n_in]
     scales : ndarray of float16, [n_out, n_blocks]
-        Of each row and block of 32 inputs. ValueError where one is infinite in f16.
+        Per row and block of 32 inputs. ValueError if one is infinite in f16.
     """
     divisor, low, high = {"int8": (127, -127, 127), "int4": (-8, -8, 7)}[dtype]
     weights = np.asarray(weights, dtype=np.float32)
@@ -85,7 +85,7 @@ def quantize(weights: ArrayLike, dtype: str) -> tuple[Array, Array]:
 
 
 def dequantize(codes: ArrayLike, scales: ArrayLike) -> Array:
-    """The float32 weights that codes and scales stand for; the products are exact."""
+    """Return the float32 weights of codes and scales; the products are exact."""
     codes = np.asarray(codes)
     widened = np.repeat(np.asarray(scales, dtype=np.float32), BLOCK, axis=-1)
     weights: Array = codes.astype(np.float32) * widened[:, : codes.shape[1]]
@@ -93,7 +93,7 @@ def dequantize(codes: ArrayLike, scales: ArrayLike) -> Array:
 
 
 def stored(weights: ArrayLike, dtype: str) -> Array:
-    """A matrix as the model computes with it once it is packed in a format: float32, [n_out, n_in]."""
+    """Return a matrix as the model uses it after packing in a format: float32, [n_out, n_in]."""
     if dtype in BLOCK_TYPES:
         return decoded(np.asarray(weights), dtype)
     if dtype == "f32":
@@ -102,11 +102,11 @@ def stored(weights: ArrayLike, dtype: str) -> Array:
 
 
 def quantize_activations(x: ArrayLike) -> tuple[Array, Array]:
-    """Rows of activations as int8 and int4 weights meet them: int8 with one float32 scale for each block.
+    """Quantize activations for int8 and int4 weights: int8 with one float32 scale per block.
 
-    Rows [n_rows, n_in], taken as float32, give codes [n_rows, n_in] from -127 to 127 and scales [n_rows,
+    Rows [n_rows, n_in], converted to float32, give codes [n_rows, n_in] from -127 to 127 and scales [n_rows,
     n_blocks]. The scale is the smallest power of two 2^e with largest magnitude <= 127 * 2^e (e at most 100).
-    A block of numbers below 2^-100 counts as zeros: scale 0 and codes 0.
+    Blocks below 2^-100 become scale 0 and codes 0.
     """
     x = np.asarray(x, dtype=np.float32)
     blocks = _blocks(x)
@@ -119,36 +119,36 @@ def quantize_activations(x: ArrayLike) -> tuple[Array, Array]:
 
 
 def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") -> Array:
-    """Rows of activations times a matrix of weights, with the bits of the core's row kernels.
+    """Multiply rows of activations by a matrix of weights, with the exact bits of the core's row kernels.
 
-    Every output is one chain along the inputs, so it depends on its row and its weights alone:
+    Every output is one chain along the inputs, so it depends only on its row and its weights:
 
     - f32: ``sum = fma(x[k], w[k], sum)``, k ascending;
-    - bf16: both sides rounded to bf16, then by pairs, the second of a pair first,
-      ``sum = fma(x[k], w[k], fma(x[k + 1], w[k + 1], sum))``, a missing last one being 0; subnormal numbers
-      are zero, among the factors and after each fma, where the sum is first rounded to 24 bits. This is the
-      instruction VDPBF16PS;
+    - bf16: both sides rounded to bf16, then by pairs, the second of a pair first, ``sum = fma(x[k], w[k],
+      fma(x[k + 1], w[k + 1], sum))``, padded with 0; subnormal numbers are zero, in the factors and after
+      each fma, where the sum is first rounded to 24 bits. This is the instruction VDPBF16PS;
     - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
       sum of the products of codes; its product with a power of two is exact too;
-    - types of blocks of GGUF files: sub-block after sub-block of 32 or 16 inputs the same, and where the type
-      has minima ``sum = fma(x_sum * x_scale, minimum, sum)`` after it, with the sum of the codes of x.
+    - GGUF block types: the same by sub-blocks of 32 or 16 inputs, followed for types with minima by
+      ``sum = fma(x_sum * x_scale, minimum, sum)``, with the sum of the codes of x.
 
-    In the order of tiles (`engine`), that of the instruction TDPBF16PS, a block of 32 inputs, missing ones
-    being 0, has two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1],
-    odd)``, i ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are
-    zero, as in bf16. Weights in int8, int4 and types of blocks are what :func:`stored` gives, zeros being +0,
-    rounded to bf16.
+    In tile order (`engine`), that of the instruction TDPBF16PS, a block of 32 inputs, padded with 0, has two
+    chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1], odd)``, i
+    ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are zero, as
+    in bf16. Weights in int8, int4 and block types are those of :func:`stored`, with zeros as +0, rounded to
+    bf16.
 
     Parameters
     ----------
     x : array_like, [n_rows, n_in]
-        Activations, taken as float32.
+        Activations, converted to float32.
     weights : array_like, [n_out, n_in]
-        Before rounding or quantizing; this does it. Of types of blocks uint8, [n_out, bytes of a row].
+        Before rounding or quantization, which this function does. For block types: uint8, [n_out, bytes of a
+        row].
     dtype : {"f32", "bf16", "int8", "int4"} or str
-        Or a type of blocks, such as "q4_k" (:mod:`specdec.reference.blocks`).
+        Or a block type, such as "q4_k" (:mod:`specdec.reference.blocks`).
     engine : {"rows", "tiles"}
-        "tiles" for all formats but f32, for which it is a ValueError.
+        "tiles" raises ValueError for f32.
 
     Returns
     -------
@@ -158,10 +158,10 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     weights = np.asarray(weights, dtype=None if dtype in BLOCK_TYPES else np.float32)
     total = np.zeros((len(x), len(weights)), dtype=np.float32)
     if engine == "tiles" and dtype == "f32":
-        raise ValueError(f"dtype is {dtype!r}, expected 'bf16', 'int8' or 'int4' for the order of tiles")
+        raise ValueError(f"dtype is {dtype!r}, expected 'bf16', 'int8' or 'int4' for tile order")
     if engine == "tiles":
         if dtype != "bf16":
-            weights = stored(weights, dtype) + np.float32(0)  # which makes -0 +0
+            weights = stored(weights, dtype) + np.float32(0)  # turns -0 into +0
         total = add_tiles(total, x, weights)
     elif dtype == "f32":
         for k in range(x.shape[1]):
@@ -192,7 +192,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
 
 
 def add_tiles(total: Array, x: Array, weights: Array) -> Array:
-    """The sums of `product` in the order of tiles, going on from `total`: both sides are rounded to bf16."""
+    """Continue the sums of `product` in tile order from `total`; both sides are rounded to bf16."""
     one = np.float32(1)
     x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (_flush(x), weights))
     for first in range(0, x.shape[1], BLOCK):
@@ -209,7 +209,7 @@ def _padded(rows: Array, multiple: int) -> Array:
 
 
 def _blocks(rows: Array) -> Array:
-    """[n_rows, n_in] as [n_rows, n_blocks, 32]."""
+    """Reshape [n_rows, n_in] to [n_rows, n_blocks, 32]."""
     padded = _padded(rows, BLOCK)
     return padded.reshape(len(rows), padded.shape[1] // BLOCK, BLOCK)
 
@@ -226,5 +226,5 @@ def _codes(blocks: Array, inverse: Array, low: int, high: int) -> Array:
 
 
 def _flush(x: Array) -> Array:
-    """Subnormal numbers as zeros of their sign."""
+    """Flush subnormal numbers to zeros of their sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)

@@ -1,4 +1,4 @@
-"""The forward pass of Llama, whole, to be read in one sitting; `logits` has every other architecture.
+"""The whole forward pass of Llama, to read in one sitting; `logits` has every other architecture.
 
 Shapes: T tokens, D = d_model, H query heads and K key/value heads of size S, F = d_ff, V = n_vocab. Matrices
 are [n_out, n_in].
@@ -16,12 +16,12 @@ Array = NDArray[np.float64]
 
 
 def llama_logits(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], ids: Sequence[int]) -> Array:
-    """Logits after every token of a sequence, float64 [n_tokens, n_vocab].
+    """Return the logits after every token of a sequence, float64 [n_tokens, n_vocab].
 
     Parameters
     ----------
     config : mapping
-        ``specdec.Model.config`` of a model of Llama's layout.
+        ``specdec.Model.config`` of a model with Llama's layout.
     tensors : mapping of str to ndarray
         Canonical name to weights.
     ids : sequence of int, [n_tokens]
@@ -39,13 +39,13 @@ def llama_logits(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]],
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Each row over the root of its mean square, times a weight for each column; x [T, D]."""
+    """Divide each row by its root mean square, and scale each column by a weight; x [T, D]."""
     scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps)
     return x / scale * weight
 
 
 def attention(x: Array, w: Mapping[str, Array], layer: str, config: Mapping[str, Any]) -> Array:
-    """Causal attention; each key/value head serves H / K query heads in a row. x [T, D]."""
+    """Causal attention; each key/value head serves H / K consecutive query heads. x [T, D]."""
     n_tokens, size = len(x), config["d_head"]
     q = rotate((x @ w[f"{layer}.attn_q.weight"].T).reshape(n_tokens, -1, size), config)  # [T, H, S]
     k = rotate((x @ w[f"{layer}.attn_k.weight"].T).reshape(n_tokens, -1, size), config)  # [T, K, S]
@@ -61,7 +61,7 @@ def attention(x: Array, w: Mapping[str, Array], layer: str, config: Mapping[str,
 
 
 def rotate(x: Array, config: Mapping[str, Any]) -> Array:
-    """Turn pairs (x[i], x[i + S / 2]) of heads by the angles position * inv_freq[i]; x [T, heads, S]."""
+    """Rotate pairs (x[i], x[i + S / 2]) of heads by the angles position * inv_freq[i]; x [T, heads, S]."""
     angle = np.arange(len(x))[:, None, None] * np.asarray(config["inv_freq"])  # [T, 1, S / 2]
     first, second = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angle), np.sin(angle)
@@ -69,14 +69,14 @@ def rotate(x: Array, config: Mapping[str, Any]) -> Array:
 
 
 def mlp(x: Array, w: Mapping[str, Array], layer: str) -> Array:
-    """SwiGLU: silu(gate) * up, projected back; x [T, D], between [T, F]."""
+    """SwiGLU: silu(gate) * up, projected back; x [T, D], intermediate [T, F]."""
     gate, up = x @ w[f"{layer}.mlp_gate.weight"].T, x @ w[f"{layer}.mlp_up.weight"].T
     y: Array = (gate / (1 + np.exp(-gate)) * up) @ w[f"{layer}.mlp_down.weight"].T
     return y
 
 
 def softmax(x: Array) -> Array:
-    """Along the last axis."""
+    """Softmax along the last axis."""
     x = np.exp(x - x.max(axis=-1, keepdims=True))
     total: Array = x.sum(axis=-1, keepdims=True)
     return x / total

@@ -1,4 +1,4 @@
-"""Random numbers: a pure function of what they are for."""
+"""Random numbers as a pure function of their purpose."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
 
 
 def uniform(seed: int, sequence: int, position: int, purpose: int, index: int) -> float:
-    """The random number of one decision, a multiple of 2**-53 in [0, 1).
+    """Return the random number of one decision, a multiple of 2**-53 in [0, 1).
 
-    It depends on nothing but its key, so neither batching nor the order of computation can change it: the
-    `seed` of 64 bits; of 32 bits each the `sequence` of the run, its `position`, tokens that its text had
-    when the round began, the `purpose` (``PURPOSE_DRAFT``, ``PURPOSE_ACCEPT`` or ``PURPOSE_SAMPLE``), and as
-    `index` the node that is drafted or accepted, 0 for the token that ends the round.
+    It depends only on its key, so neither batching nor the order of computation can change it: the 64-bit
+    `seed`; and in 32 bits each the `sequence`, the `position` (tokens in the text when the round began), the
+    `purpose` (``PURPOSE_DRAFT``, ``PURPOSE_ACCEPT`` or ``PURPOSE_SAMPLE``), and the `index` of the node that
+    is drafted or accepted, 0 for the round's final token.
     """
     x0, x1, _, _ = philox4x32((position, index, purpose, sequence), _key(seed))
     return _fraction(x0, x1)
 
 
 def noise(seed: int, sequence: int, position: int, n_vocab: int) -> NDArray[np.float64]:
-    """The random numbers of one token for the rule "coupled", a uniform of [0, 1) for each id, [n_vocab].
+    """Return the random numbers of one token for the rule "coupled": a uniform in [0, 1) per id, [n_vocab].
 
-    Two ids share a block of random words. Nothing here depends on drafts, so every way to the same text meets
-    the same numbers. `position`: tokens before the new one; the others as in `uniform`.
+    Two ids share a block of random words. The numbers do not depend on drafts, so every method of decoding
+    gets the same ones. `position`: tokens before the new one; the others as in `uniform`.
     """
     blocks = [
         philox4x32((position, pair, PURPOSE_NOISE, sequence), _key(seed))
@@ -56,5 +56,5 @@ def _key(seed: int) -> tuple[int, int]:
 
 
 def _fraction(high: int, low: int) -> float:
-    """53 bits of two words, as a fraction of 2**53."""
+    """Convert 53 bits of two words to a fraction of 2**53."""
     return ((high >> 5) * 2**26 + (low >> 6)) / 2**53

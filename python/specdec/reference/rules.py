@@ -1,7 +1,7 @@
-"""Speculative sampling: which drafts are accepted, and what is sampled after them.
+"""Verification rules: which draft tokens are accepted, and the distribution after a rejection.
 
-Each rule of one position is a function from the target's distribution T and the candidates for the next token
-to the first candidate that it accepts (or None) and, for None, the distribution of the token instead.
+A rule for one position maps the target's distribution T and the candidates for the next token to the accepted
+candidate, or to None and the distribution of the next token.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ Probs = NDArray[np.float64]
 
 
 class Candidate(NamedTuple):
-    """A draft for the next token."""
+    """A draft token for the next position."""
 
     token: int
     draft: Probs
-    """[n_vocab] the distribution it was drawn from, D."""
+    """[n_vocab], the distribution D that it was drawn from."""
     uniform: float
-    """Its own random number, in [0, 1)."""
+    """Its own random number in [0, 1)."""
 
 
 Choice = tuple[int | None, Probs]
-"""The first candidate accepted, or None; the distribution of the next token if it is None, [n_vocab]."""
+"""(accepted candidate or None, distribution of the next token if None, [n_vocab])."""
 
 
 # ------------------------------------------------------------------------------------------------ sampling
 
 
 def sample(probs: ArrayLike, uniform: float) -> int:
-    """The first token, in order of id, at which the cumulative mass exceeds `uniform`.
+    """Return the first token, in order of id, whose cumulative mass exceeds `uniform`.
 
-    A token without mass does not raise it, so it is never drawn. Where rounding lets the whole sum end at or
-    below `uniform`, the last token that has mass is drawn.
+    A token without mass is never drawn. If rounding leaves the total at or below `uniform`, the last token
+    with mass is drawn.
     """
     probs = np.asarray(probs, dtype=np.float64)
     token = np.searchsorted(np.cumsum(probs), uniform, side="right")
@@ -54,9 +54,9 @@ def accept_probability(target: Probs, draft: Probs, token: int) -> float:
 
 
 def residual(target: Probs, draft: Probs) -> Probs:
-    """norm(max(0, target - draft)), what is sampled after a rejection; `target` itself where nothing is left.
+    """norm(max(0, target - draft)), the distribution after a rejection, or `target` if that is empty.
 
-    Nothing is left only if the two are equal, and then no draft is rejected but for rounding.
+    It is empty only for equal distributions, which reject a draft token only by rounding.
     """
     left = np.maximum(0.0, target - draft)
     mass = left.sum()
@@ -64,10 +64,10 @@ def residual(target: Probs, draft: Probs) -> Probs:
 
 
 def lenient_residual(target: Probs, draft: Probs) -> Probs:
-    """max(0, target - draft) / (chance of a rejection), for a `target` whose mass is 1 or more.
+    """max(0, target - draft) / P(rejection), for a `target` of mass 1 or more.
 
-    After a rejection no token may have more than this, or its bound would be exceeded: a token gets
-    min(target, draft) by acceptance and (chance of a rejection) * (what it has here) after one.
+    This keeps the bound: a token has min(target, draft) by acceptance, plus P(rejection) times its value
+    here.
     """
     rejected = 1.0 - np.minimum(target, draft).sum()
     left = np.maximum(0.0, target - draft)
@@ -75,10 +75,10 @@ def lenient_residual(target: Probs, draft: Probs) -> Probs:
 
 
 def rejection(target: Probs, candidates: Sequence[Candidate], *, lenience: float = 1.0) -> Choice:
-    """Iterative speculative sampling: each candidate against what those before it left of the target.
+    """Iterative speculative sampling: each candidate against the residual of those before it.
 
     Stratos' note, section 2; with one candidate it is Leviathan's rule, section 2.3. With lenience l < 1
-    (appendix A.5) the target is T / l, and no token gets a probability above T / l.
+    (appendix A.5) the target is T / l, which bounds every token's probability.
     """
     left = target / lenience
     for i, (token, draft, uniform) in enumerate(candidates):
@@ -92,7 +92,7 @@ def rejection(target: Probs, candidates: Sequence[Candidate], *, lenience: float
 
 
 def greedy(target: Probs, candidates: Sequence[Candidate], *, lenience: float = 1.0) -> Choice:
-    """The most probable token y, or with lenience l < 1 whatever has at least l times its probability.
+    """The most probable token y; with lenience l < 1, any token with at least l times its probability.
 
     Stratos' note, appendix A; lenience as in Leviathan, A.5, whose printed T(x) <= l T(y) would accept all
     but the best.
@@ -105,7 +105,7 @@ def greedy(target: Probs, candidates: Sequence[Candidate], *, lenience: float = 
 
 
 def coupled(target: Probs, candidates: Sequence[Candidate], *, noise: Probs) -> Choice:
-    """The token that plain sampling of the target takes with the same noise; a candidate may be it."""
+    """The token that plain sampling of the target draws with the same noise, if it is a candidate."""
     winner = race(target, noise)
     for i, (token, _, _) in enumerate(candidates):
         if token == winner:
@@ -114,21 +114,21 @@ def coupled(target: Probs, candidates: Sequence[Candidate], *, noise: Probs) -> 
 
 
 def race(target: Probs, noise: Probs) -> int:
-    """A sample of `target`: the first of independent exponential clocks, token x having the rate target(x).
+    """Sample `target` by a race of independent exponential clocks, token x at rate target(x).
 
-    Those clocks are -ln(1 - noise) / target, and their negated logarithms are the log-probabilities plus
-    Gumbel noise, so this is the Gumbel-max trick. Ties go to the lowest id.
+    The clocks are -ln(1 - noise) / target; their negated logarithms are log-probabilities plus Gumbel noise,
+    so this is the Gumbel-max trick. Ties go to the lowest id.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return int(np.argmin(np.where(target > 0, -np.log1p(-noise) / target, np.inf)))
 
 
 def k_sequential(target: Probs, candidates: Sequence[Candidate]) -> Choice:
-    """SpecTr's k-sequential selection (Sun et al. 2023, arXiv 2310.15141) of k independent draws of one D.
+    """SpecTr's k-sequential selection (Sun et al. 2023, arXiv 2310.15141) among k draws from one D.
 
-    Each is accepted with min(1, T / (rho D)), so that some one is with probability 1 - (1 - b)**k, where
-    b = sum(min(D, T / rho)). The token x then has min(D, T / rho)(x) / b times that, and the residual is the
-    rest of T. rho is as small as leaves no rest below zero.
+    Each is accepted with min(1, T / (rho D)), so one of them is with probability 1 - (1 - b)**k, where b =
+    sum(min(D, T / rho)). The token x then has min(D, T / rho)(x) / b times that, and the residual is the rest
+    of T. rho is the smallest value that leaves a nonnegative rest.
     """
     if not candidates:
         return None, target
@@ -145,8 +145,8 @@ def k_sequential(target: Probs, candidates: Sequence[Candidate]) -> Choice:
 def smallest_rho(target: Probs, draft: Probs, k: int) -> float:
     """The smallest rho in [1, k] with 1 - (1 - b)**k <= rho b, by bisection.
 
-    The difference of the two sides grows with rho and k is always enough. Any larger rho is exact as well.
-    1e-14 is for rounding: with T = D both sides are 1 within rho - 1 squared, and the root is 1.
+    The difference of the sides grows with rho, and rho = k suffices. Any larger rho is exact too. 1e-14
+    absorbs rounding: with T = D both sides are 1 within rho - 1 squared, and the root is 1.
     """
 
     def enough(rho: float) -> bool:
@@ -163,17 +163,17 @@ def smallest_rho(target: Probs, draft: Probs, k: int) -> float:
 
 
 def classical(target: Probs, candidates: Sequence[Candidate]) -> Choice:
-    """Rejection sampling as in the textbooks, once for each candidate (Leviathan, A.2: for comparison)."""
+    """Textbook rejection sampling, once per candidate (Leviathan, A.2: for comparison)."""
     for i, (token, draft, uniform) in enumerate(candidates):
         with np.errstate(divide="ignore", invalid="ignore"):
-            bound = np.max(np.where(target > 0, target / draft, 0.0))  # M: infinite if T has mass outside D
+            bound = np.max(np.where(target > 0, target / draft, 0.0))  # M, infinite if T has mass outside D
         if uniform < target[token] / (bound * draft[token]):
             return i, target
     return None, target
 
 
 def point(token: int, n_vocab: int) -> Probs:
-    """All mass on one token."""
+    """A distribution with all mass on one token."""
     mass: Probs = np.eye(n_vocab)[token]
     return mass
 
@@ -184,10 +184,10 @@ def point(token: int, n_vocab: int) -> Probs:
 def block(
     tokens: Sequence[int], target_probs: Probs, draft_probs: Probs, uniforms: Sequence[float] | Probs
 ) -> tuple[int, Probs]:
-    """Block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2), given as to `verify`.
+    """Block verification of a chain (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
 
-    Returns tau, the longest prefix of the drafts that is accepted, even if a shorter one is not, and the
-    distribution of the token after it, [n_vocab].
+    Returns tau, the length of the longest accepted prefix of the chain, and the distribution of the next
+    token, [n_vocab].
     """
     gamma = len(tokens) - 1
     p = [1.0]
@@ -213,20 +213,20 @@ def verify(
     uniforms: Sequence[float] | Probs, *, rule: str = "rejection", lenience: float = 1.0,
     order: Sequence[float] | Probs | None = None, noise: Probs | None = None,
 ) -> tuple[list[int], int, list[float]]:  # fmt: skip
-    """A rule on a tree of drafts, from the root down: SpecInfer's walk (Stratos' note, section 2.1).
+    """Apply a rule to a draft tree from the root down: SpecInfer's walk (Stratos' note, section 2.1).
 
-    A *row* of the tree is a token sequence from the root, with all nodes that share it (`Round.rows`). At
-    each row the children of all its nodes are the candidates. The walk goes on to the row of an accepted
-    candidate's token. When no candidate is accepted, the rule says which distribution is sampled instead. At
-    a leaf that is the target's: the bonus token. On a chain with "rejection" this is Algorithm 1.
+    A *row* of the tree is a token sequence from the root with all nodes that share it (`Round.rows`). At each
+    row the children of all its nodes are the candidates. The walk continues at the row of an accepted
+    candidate. If none is accepted, the rule gives the distribution to sample from; at a leaf it is the
+    target's (the bonus token). On a chain with "rejection" this is Algorithm 1.
 
     Parameters
     ----------
     tokens, parents : sequence of int, [n_nodes]
         Node 0 is the root, the last committed token (``tokens[0]`` unused, ``parents[0] == -1``); every other
-        node comes after its parent.
+        node follows its parent.
     target_probs, draft_probs : ndarray of float64, [n_nodes, n_vocab]
-        The target's distribution after each node, and that which each was drawn from (row 0 unused).
+        The target's distribution after each node, and the distribution that drew each node (row 0 unused).
     uniforms : sequence of float, [n_nodes + 1]
         In [0, 1): entry i decides node i, the last one draws the final token, entry 0 is unused.
     rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
@@ -234,19 +234,18 @@ def verify(
     lenience : float
         In (0, 1]; for "rejection" and "greedy".
     order : sequence of float, [n_nodes], optional
-        Candidates are tried by ascending key, which must not depend on the tokens, then by index.
+        Candidates are tried by ascending key, then by index; keys must not depend on the tokens.
     noise : ndarray of float64, [max_depth + 1, n_vocab]
-        For "coupled": row d holds the numbers, in [0, 1), of the token after d accepted ones.
+        For "coupled": row d has the numbers in [0, 1) for the token after d accepted ones.
 
     Returns
     -------
     path : list of int
-        The accepted nodes from the root (excluded) down.
+        Accepted nodes from the root (excluded) down.
     token : int
-        The token after them, from the target.
+        The next token: recovered or bonus.
     betas : list of float
-        For each row passed that has candidates, root included, the chance that one is accepted; see
-        `specdec.Round.betas`.
+        Acceptance probability at each visited row with candidates, root included; see `specdec.Round.betas`.
     """
     if rule == "block":
         tau, rest = block(tokens, target_probs, draft_probs, uniforms)
@@ -254,7 +253,7 @@ def verify(
         betas = [float(np.minimum(target_probs[i], draft_probs[i + 1]).sum()) for i in passed]
         return list(range(1, tau + 1)), sample(rest, uniforms[len(tokens)]), betas
 
-    row, last, depth = [0], 0, 0  # the nodes of the row; the last accepted one; accepted nodes so far
+    row, last, depth = [0], 0, 0  # nodes of the row; last accepted node; accepted so far
     betas = []
     while True:
         target = target_probs[min(row)]
@@ -277,7 +276,7 @@ def choose(
     rule: str, target: Probs, candidates: Sequence[Candidate], lenience: float, noise: Probs | None,
     depth: int,
 ) -> Choice:  # fmt: skip
-    """The decision of a rule at one row."""
+    """Apply a rule at one row."""
     if rule in ("rejection", "greedy"):
         return (rejection if rule == "rejection" else greedy)(target, candidates, lenience=lenience)
     if rule == "coupled" and noise is not None:
@@ -290,10 +289,10 @@ def choose(
 
 
 def overlap(target: Probs, draft: Probs, rule: str, lenience: float) -> float:
-    """The chance that one token drawn from `draft` is accepted, as reported by `verify`.
+    """Probability that a token drawn from `draft` is accepted, as reported by `verify`.
 
-    sum(min(target / lenience, draft)) (Leviathan, Theorem 3.5 and A.5); under "greedy" the mass that `draft`
-    has on tokens that are accepted, under "classical" 1 / max(target / draft) (A.2).
+    sum(min(target / lenience, draft)) (Leviathan, Theorem 3.5 and A.5); for "greedy", the mass of `draft` on
+    accepted tokens; for "classical", 1 / max(target / draft) (A.2).
     """
     if rule == "classical":
         ratios = np.divide(draft, target, out=np.full(target.shape, np.inf), where=target > 0)
@@ -306,5 +305,5 @@ def overlap(target: Probs, draft: Probs, rule: str, lenience: float) -> float:
 
 
 def path_to(node: int, parents: Sequence[int]) -> list[int]:
-    """The nodes from the root (excluded) down to `node`."""
+    """Nodes from the root (excluded) down to `node`."""
     return [*path_to(parents[node], parents), node] if node > 0 else []

@@ -178,8 +178,8 @@ def _field_of(row: Setting) -> Any:
         return float(value)
 
     value_type: Any = Annotated[Any, at_most("n_biases"), AfterValidator(check)]
-    if row.kind in (int, float):
-        value_type = Annotated[row.kind, within(row.kind(low), row.kind(high))]
+    if row.value_type in (int, float):
+        value_type = Annotated[row.value_type, within(row.value_type(low), row.value_type(high))]
     return value_type | None, Field(None, description=row.help)
 
 

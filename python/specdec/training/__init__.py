@@ -1,8 +1,8 @@
-"""Training of drafts for a target: ``specdec train draft`` and `train_draft`, which it calls.
+"""Training of drafts for a target: `train_draft` and ``specdec train draft``.
 
-A draft learns from specdec itself: texts that `specdec.generate` writes, and the target's distributions and
-hidden states in the number format in which it decodes. So whatever specdec loads can have its draft trained.
-Only training needs torch, ``pip install torch transformers``.
+Training data comes from specdec itself: texts written by `specdec.generate`, and the target's distributions
+and hidden states in its decoding number format. So any model that specdec loads can be a target. Only
+training needs torch (``pip install torch transformers``).
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ if not TYPE_CHECKING:  # torch is imported when a name is used
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import_module("specdec.drafts.learned.networks")  # says what is missing without torch
+        import_module("specdec.drafts.learned.networks")  # raises a helpful error without torch
         globals()[name] = getattr(import_module("specdec.training.training_run"), name)
         return globals()[name]

@@ -1,4 +1,4 @@
-"""The command ``specdec train draft``, whose options are those of `TrainingOptions`."""
+"""The command ``specdec train draft``, with the options of `TrainingOptions`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ say = partial(print, flush=True)
 
 
 def train_command(argv: Sequence[str]) -> int:
-    """Run the command; gives the exit status."""
+    """Run the command and return the exit status."""
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
         raise MissingPackageError("training needs torch, which is not installed: pip install torch")
     check_choice("method", arguments["method"], tuple(METHODS))
-    say("Loading torch and the trainer of this method; the first time this may take a minute.")
+    say("Loading torch and the trainer; the first time may take a minute.")
     from specdec.training.training_run import check_device, train_draft
 
     check_device(arguments["device"])
@@ -42,24 +42,24 @@ def train_command(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Train a draft for a target, from texts that they write themselves.\n"
-        "The same command again continues where it was interrupted.",
-        epilog="kinds:\n"
+        description="Train a draft for a target on generated texts.\n"
+        "Repeat the same command to continue an interrupted training.",
+        epilog="methods:\n"
         + "".join(f"  {name:<11}{method.meaning}\n" for name, method in METHODS.items())
-        + "\ndocs/TRAINING.md says what each method learns, and which settings --set takes.",
+        + "\ndocs/TRAINING.md describes each method and its settings for --set.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--target", metavar="MODEL", help="path or hub name (default: the target in the package)")
     add("--dtype", choices=DTYPES, metavar="FORMAT", help="the target's number format")
-    add("--method", required=True, metavar="METHOD", help="what is trained: see below")
-    add("--out", required=True, metavar="DIR", help="folder of the draft; its folder training keeps the rest")
-    prompts = "a prompt a line, or .jsonl with prompts or messages (default: the token that begins a text)"
+    add("--method", required=True, metavar="METHOD", help="type of draft, see below")
+    add("--out", required=True, metavar="DIR", help="folder of the draft; DIR/training keeps checkpoints")
+    prompts = "one prompt per line, or .jsonl with prompts or messages (default: the BOS token)"
     add("--prompts", metavar="FILE", help=prompts)
     time = parser.add_mutually_exclusive_group()
     for name, row in table_of(TrainingOptions).items():
         holder = time if name in ("minutes", "steps") else parser
-        more: dict[str, Any] = {"nargs": "+"} if row.many else {"type": row.kind}
+        more: dict[str, Any] = {"nargs": "+"} if row.many else {"type": row.value_type}
         words = row.help.replace("%", "%%")
         flag = f"--{name.replace('_', '-')}"
         holder.add_argument(flag, default=row.default, help=words, metavar=row.flag, **more)

@@ -1,4 +1,4 @@
-"""How good a draft is on texts that it was not trained on, and the summary of a training, which says so."""
+"""Evaluation of a draft on held-out texts, and the summary of a training."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TEMPERATURES_SHOWN = (0.0, 1.0)  # greedy decoding, and the target's own distrib
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Texts that the target wrote at each temperature, and the betas of drafts there."""
+    """Texts that the target wrote at each temperature, and acceptance rates of drafts on them."""
 
     prompts: list[list[int]]
     texts: Mapping[float, Texts]
 
     @classmethod
     def written(cls, target: Model, prompts: Prompts, settings: TrainingSettings, n_texts: int) -> HeldOut:
-        """Let the target write `n_texts` texts at each temperature."""
+        """Generate `n_texts` texts of the target at each temperature."""
         chosen = [list(prompts.held_out[i % len(prompts.held_out)]) for i in range(n_texts)]
         texts = {}
         for temperature in TEMPERATURES_SHOWN:
@@ -49,18 +49,19 @@ class HeldOut:
         return cls(chosen, texts)
 
     def some(self, n_texts: int) -> HeldOut:
-        """Return the first `n_texts` of them at each temperature."""
+        """Return the first `n_texts` texts at each temperature."""
         rows = slice(0, n_texts)
         return HeldOut(self.prompts[rows], {t: texts.of(rows) for t, texts in self.texts.items()})
 
     def betas(
         self, target: Model, trainer: DraftTrainer, network: Any, earlier: EarlierDrafts | None = None
     ) -> dict[float, list[Array]]:
-        """Return the chance that the first draft token is accepted, or one of all drafts', at every position.
+        """Return the acceptance probability at every position, by temperature.
 
-        By temperature; at 0 it is 1 where the argmaxes are equal, else 0.
+        With earlier drafts: the probability that any draft's token is accepted. At temperature 0: 1 if the
+        argmax is equal, else 0.
         """
-        n_vocab = target.config.n_vocab  # distributions are whole, as alpha needs them
+        n_vocab = target.config.n_vocab  # alpha needs complete distributions
         states = TargetStates(
             target, captures=trainer.captures, top=n_vocab, n_threads=trainer.settings.threads
         )
@@ -79,8 +80,8 @@ class HeldOut:
     def tokens_per_call(
         self, target: Model, draft: Model | Draft, gamma: int, n_threads: int
     ) -> dict[float, float]:
-        """Measure new tokens a run of the target, in real runs from the same prompts, by temperature."""
-        found, texts = {}, self.texts[1.0]  # by whose continuations equal prompts differ
+        """Measure new tokens per target forward pass in real runs from the same prompts, by temperature."""
+        found, texts = {}, self.texts[1.0]  # continuations make equal prompts differ
         both = zip(texts.ids, texts.ends, self.prompts, strict=True)
         begun = [ids[: max(int(end) // 4, len(prompt))].tolist() for ids, end, prompt in both]
         for temperature in TEMPERATURES_SHOWN:
@@ -130,9 +131,9 @@ def alpha_of(betas: Sequence[Array]) -> tuple[float, float, float]:
 
 
 def gain(before: Sequence[Array], after: Sequence[Array]) -> tuple[float, float, float]:
-    """Return the rise of alpha on the same positions, and its 95 % confidence interval.
+    """Return the gain in alpha on the same positions, and its paired 95 % confidence interval.
 
-    A draft that is no better than before has an interval above 0 in one training of forty.
+    An unimproved draft has an interval above 0 in 2.5 % of trainings.
     """
     halves = [(new - old + 1.0) / 2.0 for old, new in zip(before, after, strict=True)]
     low, high = mean_interval(halves)
@@ -140,46 +141,46 @@ def gain(before: Sequence[Array], after: Sequence[Array]) -> tuple[float, float,
 
 
 def _mean(parts: Sequence[Array]) -> float:
-    """Mean of all entries; NaN if there are none, as where all texts ended within their prompts."""
+    """Return the mean of all entries; NaN if all texts ended within their prompts."""
     entries = np.concatenate(parts)
     return float(entries.mean()) if len(entries) else np.nan
 
 
 @dataclass(frozen=True)
 class DraftFigures:
-    """How good a draft is on held-out texts, by temperature: 0 and 1."""
+    """Figures of a draft on held-out texts, at temperature 0 and 1."""
 
-    alpha: Mapping[float, tuple[float, float, float]]  # mean acceptance rate, and its 95 % interval
-    tokens_per_call: Mapping[float, float]  # new tokens for each forward pass of the target, in real runs
+    alpha: Mapping[float, tuple[float, float, float]]  # mean acceptance rate and its 95 % interval
+    tokens_per_call: Mapping[float, float]  # new tokens per target forward pass in real runs
 
 
 @dataclass(frozen=True, repr=False)
 class TrainedDraft(OneTable):
-    """A draft that was trained, and what the training did for it; ``print`` shows it, a notebook too.
+    """Summary of a training; ``print`` and notebooks show it as a table.
 
     Attributes
     ----------
     before, after : DraftFigures
         Before the first step and after the last.
     gains : dict of float to (float, float, float)
-        Rise of alpha on the same positions, with its 95 % confidence interval.
+        Gain in alpha on the same positions, with its paired 95 % confidence interval, by temperature.
     """
 
     folder: str  # of the draft
     method: str
     target: str
-    n_parameters: int  # that were trained
+    n_parameters: int  # trained parameters
     n_steps: int
-    n_tokens: int  # that were trained on, each pass counted
+    n_tokens: int  # trained tokens, over all passes
     minutes: float  # of training, texts included
-    losses: str  # file of the loss curve, tab-separated
+    losses: str  # tab-separated file of the loss curve
     before: DraftFigures
     after: DraftFigures
     gains: Mapping[float, tuple[float, float, float]]
-    words: tuple[str, ...] = ()  # notes on this method
+    words: tuple[str, ...] = ()  # notes of the method
 
     def table(self) -> Table:
-        """Return alpha and tokens a call, before and after."""
+        """Return alpha and tokens per forward pass, before and after."""
         rows = []
         for temperature in TEMPERATURES_SHOWN:
             for name, figures in (("before", self.before), ("after", self.after)):
@@ -200,7 +201,7 @@ class TrainedDraft(OneTable):
 
     @classmethod
     def load(cls, path: Path) -> TrainedDraft:
-        """Read it from a file; anything else is a `CheckpointError`."""
+        """Read the summary from a file; raise a `CheckpointError` for anything else."""
         values = read_json_object(path)
         try:
             before, after = (
@@ -209,7 +210,7 @@ class TrainedDraft(OneTable):
             )
             gains, words = _by_temperature(values.pop("gains")), tuple(values.pop("words"))
             found = cls(before=before, after=after, gains=gains, words=words, **values)
-            found.table()  # so that what cannot be shown is refused here
+            found.table()  # refuse what cannot be shown
             return found
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise CheckpointError(f"{path}: expected the summary of a training ({error})") from error

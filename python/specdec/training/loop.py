@@ -1,4 +1,4 @@
-"""The steps of a training: optimizers, schedule, checkpoints, the loss curve."""
+"""Training loop: optimizers, schedule, checkpoints and the loss curve."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from specdec.plot.style import looks, pyplot, styled
 from specdec.training.settings import Loss
 from specdec.training.trainer import Batch, DraftTrainer
 
-DECAY_SHARE = 0.4  # the learning rate is held, then falls to 0 over this last share of the steps
-WARM_UP = 30  # steps, or a twentieth of all
+DECAY_SHARE = 0.4  # final share of the steps in which the learning rate falls to 0
+WARM_UP = 30  # steps, at most a twentieth of all
 LARGEST_GRADIENT = 1.0
-RAMP = (0.4, 0.6)  # of the loss "fkl-tvd": until this share of the steps the one, from that on the other
+RAMP = (0.4, 0.6)  # share of the steps in which "fkl-tvd" moves from one loss to the other
 
 
 def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
-    """Return the loss of a step; `progress`, from 0 to 1, is the share of the steps that are done."""
+    """Return the loss of a step; `progress` from 0 to 1 is the share of completed steps."""
     if loss != "fkl-tvd":
         return Objective.of_shares({loss: 1.0}, beta)
     late = min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0])))
@@ -40,7 +40,7 @@ def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
 
 
 def learning_rate_factor(step: int, n_steps: int) -> float:
-    """Return the factor of the learning rate: warm-up, then held, then down to 0."""
+    """Return the learning rate factor: warm-up, constant, then linear decay to 0."""
     warm = min(1.0, (step + 1) / min(WARM_UP, max(1, n_steps // 20)))
     return warm * min(1.0, (n_steps - step) / (DECAY_SHARE * n_steps))
 
@@ -69,7 +69,7 @@ class Optimizers:
         self._weights = [weight for _, weight in named]
 
     def step(self, factor: float) -> None:
-        """Clip the gradients and change the weights."""
+        """Clip the gradients and update the weights."""
         nn.utils.clip_grad_norm_(self._weights, LARGEST_GRADIENT)
         for optimizer in self._all.values():
             for group in optimizer.param_groups:
@@ -78,11 +78,11 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {name: optimizer.state_dict() for name, optimizer in self._all.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the moments of a checkpoint; options of the optimizers are not read from files."""
+        """Restore the moments of a checkpoint; keep the optimizers' own options."""
         for name, optimizer in self._all.items():
             options = [{**group} for group in optimizer.param_groups]
             for own in options:
@@ -93,18 +93,18 @@ class Optimizers:
             for weight, kept in optimizer.state.items():
                 for tensor in kept.values():
                     if not isinstance(tensor, torch.Tensor) or tensor.shape not in (weight.shape, ()):
-                        raise ValueError(f"its optimizer {name} holds what does not fit a weight")
+                        raise ValueError(f"its optimizer {name} has a state that does not fit a weight")
 
 
 def seed_step(seed: int, step: int) -> None:
-    """Seed torch's random numbers for a step, so that a resumed training draws what an unbroken one does."""
+    """Seed torch for a step, which makes a resumed training equal to an uninterrupted one."""
     torch.manual_seed(int(np.random.SeedSequence((seed, step)).generate_state(1)[0]))
 
 
 def train_step(
     trainer: DraftTrainer, network: nn.Module, optimizers: Optimizers, batch: Batch, step: int, n_steps: int
 ) -> float:
-    """Take a step; return its loss."""
+    """Take a step and return its loss."""
     settings = trainer.settings
     seed_step(settings.seed, step)
     progress = step / n_steps
@@ -133,7 +133,7 @@ def seconds_of_step(
 
 
 class Progress:
-    """The checkpoint of a training, replaced as a whole: weights, optimizers, steps done."""
+    """The checkpoint of a training, replaced atomically: weights, optimizers and completed steps."""
 
     def __init__(self, path: Path, network: nn.Module, optimizers: Optimizers) -> None:
         self._path, self._network, self._optimizers = path, network, optimizers
@@ -142,7 +142,7 @@ class Progress:
         self.recent: list[float] = []
 
     def save(self) -> None:
-        """Write it; an interruption leaves the one before."""
+        """Write the checkpoint; an interruption leaves the previous one."""
         state = {
             "network": self._network.state_dict(), "optimizers": self._optimizers.state_dict(),
             "step": self.step, "n_steps": self.n_steps, "seconds": self.seconds, "recent": self.recent,
@@ -152,11 +152,11 @@ class Progress:
         self.saved_step = self.step
 
     def load(self, steps: int | None) -> bool:
-        """Continue from the file, if there is one; `steps`: how many there must be in all, if known."""
+        """Continue from the file, if it exists; `steps` is the required total, if known."""
         if not self._path.exists():
             return False
         try:
-            with ZipFile(self._path) as file:  # torch does not look at the sums that it writes
+            with ZipFile(self._path) as file:  # torch does not verify checksums
                 if (part := file.testzip()) is not None:
                     raise ValueError(f"its part {part} is damaged")
             state = torch.load(self._path, map_location="cpu", weights_only=True)
@@ -172,7 +172,7 @@ class Progress:
             self.recent = [float(loss) for loss in state["recent"]]
         except _DAMAGED as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            expected = f"expected the checkpoint of this training ({reason}); remove it to begin again"
+            expected = f"expected the checkpoint of this training ({reason}); remove it to start again"
             raise CheckpointError(f"{self._path}: {expected}") from error
         self.step = self.saved_step = step
         self.n_steps, self.seconds = n_steps, float(seconds)
@@ -183,11 +183,11 @@ _DAMAGED = (
     OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, BadZipFile,
     OverflowError, pickle.UnpicklingError, struct.error, zlib.error,
 )  # fmt: skip
-"""What torch raises for a file that is no checkpoint, or another network's."""
+"""Errors of torch for a damaged checkpoint or another network's."""
 
 
 class LossCurve:
-    """The loss curve as text: a line of tab-separated values now and then; lines after `done` are dropped."""
+    """The loss curve as tab-separated lines; drops lines after step `done`."""
 
     HEAD = ("step", "tokens", "loss", "alpha_greedy", "alpha", "seconds")
 
@@ -198,13 +198,13 @@ class LossCurve:
             file.write(("\t".join(self.HEAD) + "\n" + "".join(map(_line, kept))).encode())
 
     def add(self, values: Sequence[float]) -> None:
-        """Add a line."""
+        """Append a line."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(values))
 
     @classmethod
     def read(cls, path: Path) -> list[tuple[float, ...]]:
-        """Read the lines of a curve; what is no line is passed over."""
+        """Read a curve; skip malformed lines."""
         rows = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
             try:

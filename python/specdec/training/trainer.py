@@ -1,4 +1,4 @@
-"""The base of trainers, and the batches that they learn from: texts, distributions, hidden states."""
+"""Base classes of trainers, and their batches of texts, distributions and hidden states."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from specdec.training.training_texts import Texts, TextWriter
 Array: TypeAlias = NDArray[np.float64]
 Logits: TypeAlias = NDArray[np.float32]
 
-_LEAST = 1e-9  # a residual of less mass is rounding
-_WHOLE = 8192  # up to so many tokens a distribution is kept whole
-_TOP = 256  # of larger vocabularies, so many of the most probable tokens
+_LEAST = 1e-9  # smaller residual masses are rounding errors
+_WHOLE = 8192  # largest vocabulary with complete distributions
+_TOP = 256  # most probable tokens kept of larger vocabularies
 
 
 class EarlierDrafts:
-    """What earlier drafts leave to a new one that drafts next to them.
+    """Residual distributions that earlier drafts leave to a new one.
 
-    Where the token of a draft, drawn from Q, is rejected, the next one is judged by the residual, max(0, P -
-    Q) normalized (SpecInfer, arXiv 2305.09781). So a new draft learns the residual of the earlier ones, small
-    models or recurrent drafts in their order, each position weighted by the chance of it.
+    After a rejection of a token drawn from Q, the next candidate is verified against the residual, max(0, P -
+    Q) normalized (SpecInfer, arXiv 2305.09781). The new draft learns the residual of the earlier ones (small
+    models or recurrent drafts, in order), with each position weighted by its probability.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class EarlierDrafts:
         self._logits = [logits for _, logits in found]
 
     def residual(self, ids: NDArray[np.int32], probs: Array, temperature: float) -> tuple[Array, Array]:
-        """Return what drafts leave of `probs` [n, n_vocab] after each of `ids`, and its chance [n]."""
+        """Return the residual of `probs` [n, n_vocab] after each of `ids`, and its probability [n]."""
         share = np.ones(len(ids))
         for logits in self._logits:
             left = np.maximum(probs - softmax(logits(ids), temperature), 0.0)
@@ -64,14 +64,14 @@ class EarlierDrafts:
         return probs, share
 
     def hits(self, ids: NDArray[np.int32], tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return where the most probable token of one of the drafts is that of `tokens` [n]."""
+        """Return where the most probable token of any draft equals `tokens` [n]."""
         found = np.zeros(len(ids), bool)
         for logits in self._logits:
             found |= logits(ids).argmax(-1) == tokens
         return found
 
     def __call__(self, ids: NDArray[np.int32], logits: Logits) -> tuple[Logits, Logits]:
-        """Turn the target's logits after each token into the residual's, and weights of positions."""
+        """Convert the target's logits after each token to residual logits and position weights."""
         probs, share = self.residual(ids, softmax(logits, self._temperature), self._temperature)
         with np.errstate(divide="ignore"):
             left = (np.log(probs) * self._temperature).astype(np.float32)
@@ -79,7 +79,7 @@ class EarlierDrafts:
 
 
 def softmax(logits: Logits, temperature: float = 1.0) -> Array:
-    """Softmax of logits [n, n_vocab] in double."""
+    """Return the float64 softmax of logits [n, n_vocab]."""
     scaled = logits.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max(-1, keepdims=True))
     found: Array = weights / weights.sum(-1, keepdims=True)
@@ -87,7 +87,7 @@ def softmax(logits: Logits, temperature: float = 1.0) -> Array:
 
 
 def load_small(name: str, path: str | Path, target: Model) -> Model:
-    """Load a small model, the argument `name`, whose ids are those of the target."""
+    """Load the small model of argument `name`; require the target's token ids."""
     model = load(path)
     check_same_vocabulary(target, model)
     if model.config.n_vocab != target.config.n_vocab:
@@ -99,7 +99,7 @@ def load_small(name: str, path: str | Path, target: Model) -> Model:
 def _opened(
     target: Model, folder: Path, n_threads: int
 ) -> tuple[Model | Draft, Callable[[NDArray[np.int32]], Logits]]:
-    """Open a draft, and what gives its logits after each token of a text."""
+    """Open a draft, and a function that returns its logits after each token of a text."""
     config = folder / "config.json"
     method = read_json_object(config).get("method") if config.is_file() else None
     if method is None:
@@ -107,36 +107,36 @@ def _opened(
         return model, lambda ids: model.logits(ids, n_threads=n_threads)
     draft = drafts.load(folder, target) if method == "recurrent" else None
     if not isinstance(draft, drafts.RecurrentDraft):
-        expected = "a small model or a recurrent draft, whose distribution depends on the text alone"
+        expected = "a small model or a recurrent draft, whose distribution depends only on the text"
         raise InputError.of("after", str(folder), expected, f"{folder}, a draft by {method!r}")
     return draft, draft.core.logits
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step is trained on."""
+    """Training data of one step."""
 
-    ids: Tensor  # int64 [n, time]; 0 after the ends of texts
-    weights: Tensor  # float32 [n, time], of positions: 0 in prompts and after ends, which are not learned
+    ids: Tensor  # int64 [n, time], padded with 0
+    weights: Tensor  # float32 [n, time], of positions: 0 in prompts and after ends
     target: TargetDistribution  # [n, time], of the token after each one
-    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # [n, time, d_model], by layer
+    hidden: Mapping[int, Tensor] = field(default_factory=dict)  # [n, time, d_model] by layer
     step: int = 0
 
     def mean(self, losses: Tensor, offset: int = 0) -> Tensor:
-        """Return the weighted mean of losses [n, at most time - offset]; ``[:, t]`` is after t + offset."""
+        """Return the weighted mean of losses [n, up to time - offset]; ``[:, t]`` belongs to t + offset."""
         weights = self.weights[:, offset : offset + losses.shape[1]]
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return a copy of the batch on `device`."""
+        """Copy the batch to `device`."""
         hidden = {layer: states.to(device) for layer, states in self.hidden.items()}
         return Batch(self.ids.to(device), self.weights.to(device), self.target.to(device), hidden, self.step)
 
 
 class TargetStates:
-    """Makes batches: runs the target over texts, in specdec, in the number format in which it decodes.
+    """Makes batches by running the target over texts in specdec, in its decoding number format.
 
-    Distributions are kept of `top` tokens; 0: all of a small vocabulary, 256 of a large one.
+    Keeps `top` tokens of each distribution; 0: all of a small vocabulary, 256 of a large one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class TargetStates:
         self._top = top or (n_vocab if n_vocab <= _WHOLE else _TOP)
 
     def of(self, texts: Texts) -> Batch:
-        """Make the batch of some texts."""
+        """Make a batch of texts."""
         (n, time), config = texts.ids.shape, self._target.config
         weights = torch.zeros(n, time)
         found: list[TargetDistribution] = []
@@ -182,17 +182,17 @@ class TargetStates:
 
 
 class DraftTrainer(ABC):
-    """A method of drafts in training: its network, what a step needs, its loss, its folder.
+    """Base class of draft trainers: network, loss and output folder of a method.
 
-    The training sets `token_counts`, which returns how often each token occurs in its texts, and `say`, which
+    The training sets `token_counts`, which returns the count of each token in its texts, and `say`, which
     takes progress messages.
     """
 
     name: ClassVar[str]  # as --method takes it
-    shape_type: ClassVar[type]  # a frozen dataclass of numbers and flags: settings that a caller may change
-    learning_rate: ClassVar[float] = 4e-3  # the default
-    gamma: int = 4  # draft tokens of a round in the runs that measure the draft
-    words: Sequence[str] = ()  # lines of the summary
+    shape_type: ClassVar[type]  # frozen dataclass of the method's settings
+    learning_rate: ClassVar[float] = 4e-3  # default
+    gamma: int = 4  # draft tokens per round when measuring the draft
+    words: Sequence[str] = ()  # extra lines of the summary
 
     def __init__(self, target: Model, settings: TrainingSettings) -> None:
         self.target, self.settings = target, settings
@@ -202,50 +202,50 @@ class DraftTrainer(ABC):
 
     @abstractmethod
     def network(self) -> Any:
-        """Make the ``torch.nn.Module``, of random weights or those of ``settings.begin``."""
+        """Make the ``torch.nn.Module``, with random weights or those of ``settings.begin``."""
 
     @abstractmethod
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
-        """Return the loss of a step; `progress`, from 0 to 1, is the share of the steps that are done."""
+        """Return the loss of a step; `progress` from 0 to 1 is the share of completed steps."""
 
     @abstractmethod
     def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
-        """Logits [n, time, n_vocab] of the first draft token after each position, which give alpha."""
+        """Return logits [n, time, n_vocab] of the first draft token after each position, for alpha."""
 
     @abstractmethod
     def export(self, network: Any, folder: Path) -> None:
-        """Write the draft's folder; existing files are replaced one by one."""
+        """Write the draft's folder; replace existing files one by one."""
 
     def open(self, folder: Path) -> tuple[Model, Model | Draft]:
-        """Open (target, draft) of a folder that `export` wrote, as `specdec.generate` takes them."""
+        """Open (target, draft) from a folder that `export` wrote."""
         return self.target, load_draft(folder, self.target)
 
     @property
     def captures(self) -> Sequence[int]:
-        """Captured hidden states of batches, by layer, as `Model.hidden_states` takes them."""
+        """Layers of the captured hidden states in batches, as in `Model.hidden_states`."""
         return ()
 
     def writer(self, network: Any, folder: Path) -> TextWriter:
-        """Return what writes texts as this draft; `folder` may be used for an export."""
+        """Return a writer that generates with this draft; it may export to `folder`."""
         raise InputError.of("data", self.settings.data, f"'target' or 'text' for method {self.name!r}")
 
     def is_table(self, name: str) -> bool:
-        """Return whether AdamW trains a matrix, a table or a head by its name; Muon trains others."""
+        """Return whether AdamW trains the matrix `name`, such as a table or head; Muon trains others."""
         return any(part in name for part in ("embed", "output", "lm_head"))
 
     def target_logits(self, network: Any, batch: Batch) -> Tensor | None:
-        """Logits [n, time, n_vocab] of a target that is trained itself; None for one that stays as it is."""
+        """Return logits [n, time, n_vocab] of a target in training; None for a fixed target."""
         return None
 
     def finish(self, folder: Path, texts: Texts) -> None:  # noqa: B027
-        """Settle what depends on the trained draft in `folder`; `texts` are held-out ones of the target."""
+        """Finish the trained draft in `folder`; `texts` are held-out texts of the target."""
 
     def rate(self, name: str) -> float:
-        """Return the factor of the learning rate of a parameter, by its name."""
+        """Return the learning rate factor of the parameter `name`."""
         return 1.0
 
     def check_begun(self, found: Mapping[str, object], asked: Mapping[str, object] | None = None) -> None:
-        """Refuse settings that contradict those `found` in ``settings.begin``: `asked`, or the caller's."""
+        """Refuse settings, `asked` or the caller's, that contradict those `found` in ``settings.begin``."""
         if asked is None:
             shape = self.shape
             opened = [each.name for each in fields(shape) if type(each.default) is int and not each.default]
@@ -253,22 +253,22 @@ class DraftTrainer(ABC):
             asked = {name: value for name, value in given.items() if value or name not in opened}
         for name, value in asked.items():
             if name in found and found[name] != value:
-                expected = f"{found[name]}, as the draft in {self.settings.begin} has it"
+                expected = f"{found[name]}, as in the draft {self.settings.begin}"
                 raise InputError.of(name, value, expected)
 
     def frequent(self, n: int) -> Tensor:
-        """Return the ids [n] of the tokens that occur most often in the training's texts, ascending."""
+        """Return the ids [n] of the most frequent tokens in the training texts, ascending."""
         counts = np.zeros(self.target.config.n_vocab) if self.token_counts is None else self.token_counts()
         return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:n]).astype(np.int64))
 
 
 class LearnedTrainer(DraftTrainer):
-    """The trainer of a draft whose folder is `LearnedWeights`, of their `method`."""
+    """Base class of trainers that write `LearnedWeights` of their `method`."""
 
     method: ClassVar[str]
 
     def begun(self) -> LearnedWeights | None:
-        """Open the folder ``settings.begin``, of a draft for this target; None if there is none."""
+        """Open the draft ``settings.begin`` for this target; None if not set."""
         if self.settings.begin is None:
             return None
         weights = LearnedWeights.read(Path(self.settings.begin))
@@ -288,15 +288,15 @@ class LearnedTrainer(DraftTrainer):
         weights.save(folder, self.settings.weights)
 
 
-def trainer_type(method: str) -> type[DraftTrainer]:
-    """Return the trainer of a method by its name."""
-    method = METHODS[check_choice("method", method, tuple(METHODS))]
+def trainer_type(name: str) -> type[DraftTrainer]:
+    """Return the trainer class of a method."""
+    method = METHODS[check_choice("method", name, tuple(METHODS))]
     found: type[DraftTrainer] = method.load("trainer", method.trainer)
     return found
 
 
 def shape_of(shape_type: type, given: Mapping[str, object], method: str) -> Any:
-    """Make a dataclass of numbers and flags from texts by name."""
+    """Make a settings dataclass from strings by name."""
     known = {each.name: each.default for each in fields(shape_type)}
     for name in given:
         if name not in known:

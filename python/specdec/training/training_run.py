@@ -1,4 +1,4 @@
-"""`train_draft`: a draft trained for a target, from prompts to a folder."""
+"""`train_draft`, which trains a draft for a target and writes its folder."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from specdec.training.training_texts import (
 )
 
 _MINUTES = 10.0
-_LOOKS = 20  # at some of the held-out texts, in a training
-_SHARE_OF_LOOKS = 0.1  # of the time for the steps, at most
+_LOOKS = 20  # evaluations on some held-out texts during a training
+_SHARE_OF_LOOKS = 0.1  # largest share of the training time for evaluations
 _TEXTS_OF_LOOK = 4
 _CHECKPOINT_S = 60.0
-_FEW_STEPS = 100  # with fewer a draft has hardly learned
+_FEW_STEPS = 100  # fewer steps train a draft too little
 
 
 def train_draft(
@@ -65,32 +65,32 @@ def train_draft(
     prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None, dtype: Dtype | None = None,
     progress: bool = False, say: Callable[[str], object] = lambda text: None,
 ) -> TrainedDraft:  # fmt: skip
-    """Train a draft for a target; called again with the same arguments, continue an interrupted training.
+    """Train a draft for a target; the same arguments again continue an interrupted training.
 
     Parameters
     ----------
     target : Model, path or hub name, or None
-        None: the one in the package.
+        None: the target in the package.
     method : str
-        The method: "small", "recurrent", "early-exit" and others, see docs/TRAINING.md.
+        "small", "recurrent", "early-exit" or others, see docs/TRAINING.md.
     out : path-like
-        The draft's folder. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
+        Folder of the draft. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
     options : TrainingOptions, optional
-        Loss, texts, minutes or steps, and others.
+        Loss, data, time limit and others.
     prompts : path-like, or sequence of prompts, optional
-        What texts begin with: a file with a prompt a line, or prompts, of which a tenth is held out if there
-        are 20 or more. None: the token that begins a text.
+        A file with one prompt per line, or prompts; one tenth is held out if there are 20 or more. None: the
+        BOS token.
     dtype : {None, "f32", "bf16", "int8", "int4"}
-        Number format of a target that is given by path or name; None: that of its files.
+        Number format of a target given by path or name. None: the format of its files.
     progress : bool, default False
         Show a progress bar (needs tqdm).
     say : callable, optional
-        Takes progress messages: what is measured, and, at an interruption, what is kept.
+        Receives progress messages.
 
     Raises
     ------
     InputError
-        An argument that cannot be used, or other ones than those that the training in `out` began with.
+        Invalid arguments, or arguments that differ from the interrupted training in `out`.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def train_draft(
     limit = TimeLimit(math.inf if asked.steps is not None else 60.0 * minutes)
     device = check_device(asked.device)
     if isinstance(target, Model) and dtype is not None:
-        raise InputError.of("dtype", dtype, "None with a target that is loaded, or its path")
+        raise InputError.of("dtype", dtype, "None with a loaded target, or pass the target's path")
     if target is None:
         model = embedded_pair(dtype)[0]
     elif isinstance(target, str | os.PathLike):
@@ -136,29 +136,29 @@ def train_draft(
 
 
 def _stored_length(work: Path) -> int | None:
-    """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
+    """Return the text length of an interrupted training; None if there is none or it is unreadable."""
     try:
         stored = read_json_object(work / "settings.json").get("length")
     except CheckpointError:
-        return None  # `TrainingSettings.check_same` says what is wrong
+        return None  # `TrainingSettings.check_same` reports the error
     return stored if type(stored) is int else None
 
 
 def check_device(device: str | None) -> str:
-    """The name of a device of torch that computes here; None: "cuda" where there is one, else "cpu"."""
+    """Return the name of a working torch device. None: "cuda" if available, else "cpu"."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.ones(1, device=device).sum().item()
     except (RuntimeError, TypeError, AssertionError, ImportError, AttributeError) as error:
         reason = " ".join(str(error).split())[:120]
-        expected = f"a device of torch on this machine, such as 'cpu' ({reason})"
+        expected = f"a torch device of this machine, such as 'cpu' ({reason})"
         raise InputError.of("device", device, expected) from error
     return str(device)
 
 
 class _Training:
-    """One training, from what is asked for to the summary."""
+    """One training, from settings to the summary."""
 
     def __init__(
         self, trainer: DraftTrainer, prompts: Prompts, folder: Path, progress: bool,
@@ -178,16 +178,16 @@ class _Training:
         )
 
     def run(self) -> TrainedDraft:
-        """Train, measure, write the draft; or give the summary of a training that is done."""
+        """Train, measure and write the draft; return the summary, also of a completed training."""
         asked = self._work / "settings.json"
-        expected = "a new folder, or a training's"
+        expected = "a new folder, or the folder of a training"
         if (self._folder / "config.json").exists() and not asked.exists():
-            found = f"{self._folder}, which holds a model and no training"
+            found = f"{self._folder}, which holds a model but no training"
             raise InputError.of("out", str(self._folder), expected, found)
         try:
             (self._work / "texts").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            found = f"{self._folder}, which cannot be made a folder: {error.strerror}"
+            found = f"{self._folder}, which cannot be created: {error.strerror}"
             raise InputError.of("out", str(self._folder), expected, found) from error
         summary = self._work / "summary.json"
         if asked.exists():
@@ -197,7 +197,7 @@ class _Training:
         before = torch.get_num_threads()
         torch.set_num_threads(self._settings.threads)
         try:
-            with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay
+            with torch.random.fork_rng(devices=[]):  # preserve the caller's random state
                 trained = self._trained()
         finally:
             torch.set_num_threads(before)
@@ -206,33 +206,31 @@ class _Training:
 
     def _trained(self) -> TrainedDraft:
         self._plan = self._texts_planned()
-        self._say("Making the network that is trained.")
+        self._say("Building the network.")
         network = self._fresh()
         optimizers = Optimizers(network, self._trainer, self._settings.learning_rate)
         state = Progress(self._work / "checkpoint.pt", network, optimizers)
-        going_on = state.load(self._settings.steps)
-        if going_on:
-            self._say(f"Goes on at step {state.step} of {state.n_steps}.")
+        resumed = state.load(self._settings.steps)
+        if resumed:
+            self._say(f"Continuing at step {state.step} of {state.n_steps}.")
         try:
-            return self._finished(network, optimizers, state, going_on)
+            return self._finished(network, optimizers, state, resumed)
         except KeyboardInterrupt:
-            kept = "the same command begins again"
+            kept = "the same command starts again"
             if state.n_steps:
-                step = f"step {state.saved_step} of {state.n_steps}; the same command goes on from there"
+                step = f"step {state.saved_step} of {state.n_steps}; the same command continues there"
                 kept = f"{self._work} keeps texts and the checkpoint of {step}"
             self._say(f"Interrupted: {kept}.")
             raise
 
-    def _finished(
-        self, network: Any, optimizers: Optimizers, state: Progress, going_on: bool
-    ) -> TrainedDraft:
-        """The steps that are left, the draft's folder, its figures."""
+    def _finished(self, network: Any, optimizers: Optimizers, state: Progress, resumed: bool) -> TrainedDraft:
+        """Run the remaining steps, write the draft's folder and measure it."""
         n_held_out = self._plan.n_held_out
-        self._say(f"Writing the held-out texts that the draft is measured on: {n_held_out} twice.")
+        self._say(f"Generating held-out texts to measure the draft: {n_held_out} at each temperature.")
         held_out = HeldOut.written(self._target, self._prompts, self._settings, n_held_out)
-        if not going_on:
+        if not resumed:
             write_json(self._work / "plan.json", asdict(self._plan))
-            # Not before what could be refused.
+            # After everything that may be refused.
             write_json(self._work / "settings.json", asdict(self._settings))
             state.n_steps = self._planned(network)
             state.save()
@@ -242,12 +240,12 @@ class _Training:
         return self._measured(network, state, held_out)
 
     def _fresh(self) -> Any:
-        """The network before the first step."""
+        """Return the network before the first step."""
         seed_step(self._settings.seed, 0)
         return self._trainer.network().to(self._settings.device).train()
 
     def _token_counts(self) -> NDArray[np.int64]:
-        """How often each token occurs in the first texts and in the file of prompts."""
+        """Count each token in the first texts and in the prompt file."""
         texts = self._groups(None, 1).group(0)
         written = [row[:end] for row, end in zip(texts.ids, texts.ends, strict=True)]
         read = np.array(self._prompts.text, np.int64)
@@ -268,7 +266,7 @@ class _Training:
         )
 
     def _texts_planned(self) -> TrainingPlan:
-        """Plan how many texts there will be, or read the plan of a training that continues."""
+        """Plan the number of texts, or read the plan of an interrupted training."""
         settings, path = self._settings, self._work / "plan.json"
         if path.exists():
             return TrainingPlan.load(path, settings.batch)
@@ -277,40 +275,40 @@ class _Training:
             return whole
         left_s, sizes = self._limit.left_s, {"length": settings.length, "batch": settings.batch}
         plan = TrainingPlan.within(left_s, self._speed, **sizes)
-        if settings.data == "text":  # nobody writes them
+        if settings.data == "text":  # no generation
             plan = replace(plan, n_texts=whole.n_texts)
         self._say(
-            f"The target writes {1.0 / self._speed.batch_s:.0f} tokens a second: there is time for "
-            f"{plan.n_texts} texts of {settings.length} tokens, and twice {plan.n_held_out} held-out ones."
+            f"The target generates {1.0 / self._speed.batch_s:.0f} tokens/s: time for {plan.n_texts} texts "
+            f"of {settings.length} tokens, and {plan.n_held_out} held-out texts at each temperature."
         )
         return plan
 
     @property
     def _measuring_s(self) -> float:
-        """Estimated seconds to measure the draft after the training."""
+        """Estimated seconds of the final measurement."""
         return self._speed.measuring_s(self._plan.n_held_out, self._settings.length)
 
     @property
     def _look_s(self) -> float:
-        """Estimated seconds of a look at some held-out texts."""
+        """Estimated seconds of an evaluation during training."""
         n_texts = min(_TEXTS_OF_LOOK, self._plan.n_held_out)
         return self._speed.reading_s(n_texts, self._settings.length)
 
     @property
     def _steps_s(self) -> float:
-        """Seconds that are left for the steps and the looks between them."""
+        """Remaining seconds for steps and evaluations."""
         return max(0.0, self._limit.left_s - self._measuring_s)
 
     def _planned(self, network: Any) -> int:
-        """How many steps there will be, by what a step takes here; the first texts are written for that."""
+        """Return the number of steps, from the measured time of a step; generates the first texts."""
         settings = self._settings
         n_first = settings.steps or STEPS_OF_GROUP
         groups = self._groups(network, n_first)
-        self._say("Writing the first texts to train on.")
+        self._say("Generating the first training texts.")
         begun = self._limit.spent_s
         groups.batch(0)
         texts_s = (self._limit.spent_s - begun) / STEPS_OF_GROUP
-        self._say("Measuring how long a step takes.")
+        self._say("Timing a step.")
         step_s = seconds_of_step(
             self._trainer, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s,
             long_s=0.05 * self._steps_s,
@@ -318,16 +316,16 @@ class _Training:
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
         mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
-        rate = f"A step of {tokens:,} tokens takes {step_s:.2f} s here, its texts {texts_s:.2f} s"
+        rate = f"A step of {tokens:,} tokens takes {step_s:.2f} s, its texts {texts_s:.2f} s"
         if settings.steps is not None:
             steps = number_of(settings.steps, "step")
             self._say(f"{rate}: {steps} in about {settings.steps * mean_s / 60:.1f} minutes.")
             return settings.steps
-        room = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
-        n_steps = max(1, int(room / mean_s))
-        few = " A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else ""
+        available_s = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
+        n_steps = max(1, int(available_s / mean_s))
+        few = " That is too few to learn much: increase minutes." if n_steps < _FEW_STEPS else ""
         steps = number_of(n_steps, "step")
-        self._say(f"{rate}: there is time for {steps}, {n_steps * tokens:,} tokens.{few}")
+        self._say(f"{rate}: time for {steps}, {n_steps * tokens:,} tokens.{few}")
         return n_steps
 
     def _train(self, network: Any, optimizers: Optimizers, state: Progress, held_out: HeldOut) -> None:
@@ -348,7 +346,7 @@ class _Training:
             done(state.step)
             while state.step < n_steps:
                 if state.step % STEPS_OF_GROUP == 0 and not groups.is_written(state.step):
-                    state.save()  # so that the draft that writes texts is the one that goes on from here
+                    state.save()  # the draft that writes the texts must equal the one a resume would load
                 batch: Batch = self._states.of(groups.batch(state.step))
                 loss = train_step(self._trainer, network, optimizers, batch, state.step, n_steps)
                 state.recent.append(loss)
@@ -356,7 +354,7 @@ class _Training:
                 taken_s = self._limit.spent_s - begun
                 state.seconds = before + taken_s
                 n_more = self._steps_s * (state.step - first) / max(taken_s, 1e-9)
-                if state.step + n_more < n_steps:  # steps have become slower: the learning rate falls sooner
+                if state.step + n_more < n_steps:  # steps became slower, so decay the learning rate earlier
                     state.n_steps = n_steps = state.step + int(n_more)
                 done(1, f"loss {loss:.3f}")
                 if state.step % every == 0 or state.step == n_steps:
@@ -366,7 +364,7 @@ class _Training:
                     saved = self._limit.spent_s
 
     def _look(self, network: Any, state: Progress, held_out: HeldOut, curve: LossCurve) -> None:
-        """Add a line to the curve."""
+        """Evaluate and append a line to the curve."""
         betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._trainer, network, self._earlier)
         loss = sum(state.recent) / len(state.recent) if state.recent else float("nan")
         state.recent.clear()
@@ -375,10 +373,10 @@ class _Training:
         curve.add((state.step, tokens, loss, *alphas, state.seconds))
 
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
-        """The summary: the draft as it began, and what it has become."""
+        """Measure the draft before and after training and return the summary."""
         settings, trainer = self._settings, self._trainer
         earlier = [] if self._earlier is None else self._earlier.drafts
-        self._say("Measuring the draft after training, and as it was before.")
+        self._say("Measuring the draft before and after training.")
         if self._measuring_s > self._limit.left_s:
             share = self._limit.left_s / self._measuring_s
             held_out = held_out.some(max(1, int(share * self._plan.n_held_out)))
@@ -412,7 +410,7 @@ class _Training:
         found = list(self._trainer.words)
         if self._earlier is not None:
             n_earlier = number_of(len(self._earlier.drafts), "earlier draft")
-            found.append(f"figures are of {n_earlier} and this one, side by side; before: this one untrained")
+            found.append(f"figures are for {n_earlier} with this one; before: with this one untrained")
         picture = self._work / "losses.png"
         if find_spec("matplotlib") is not None:
             draw_losses(self._work / "losses.tsv", picture)

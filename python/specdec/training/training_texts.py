@@ -1,4 +1,4 @@
-"""Prompts, the texts that target or draft write from them, a file for each group of steps, and how many."""
+"""Prompts, generated training texts, and the plan of how many fit the time limit."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from specdec.text_files import read_text_file
 from specdec.time_limit import TimeLimit
 from specdec.training.settings import TrainingSettings
 
-_HELD_OUT = 10  # each tenth prompt is held out
+_HELD_OUT = 10  # hold out every tenth prompt
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Token ids that texts begin with, at least one each, some of them held out."""
+    """Token ids of prompts, at least one token each, with a held-out part."""
 
     train: tuple[tuple[int, ...], ...]
     held_out: tuple[tuple[int, ...], ...]
-    text: tuple[int, ...] = ()  # all of the file as one text
-    digest: str = ""  # what identifies them
-    name: str = "prompts"  # in messages; or their file
+    text: tuple[int, ...] = ()  # the whole file as one text
+    digest: str = ""
+    name: str = "prompts"  # for messages
 
     @classmethod
     def read(
         cls, target: Model, given: str | os.PathLike[str] | Sequence[Prompt] | None, longest: int
     ) -> Prompts:
-        """Read prompts as ids of the target, cut to their first `longest` tokens.
+        """Read prompts as token ids, truncated to `longest` tokens.
 
-        `given` is a text file with a prompt a line; a ``.jsonl`` file with a text, ``{"prompt": text}`` or
-        ``{"messages": [...]}`` a line; prompts; or None, the token that begins a text.
+        `given` is a text file with one prompt per line; a ``.jsonl`` file with a text, ``{"prompt": text}``
+        or ``{"messages": [...]}`` per line; prompts; or None for the BOS token.
         """
         whole: list[int] = []
         name = "prompts"
         if given is None:
             found = [[] if target.tokenizer is None else target.tokenizer.encode("")]
             if not found[0]:
-                none = f"a file of prompts, as {target.path} has no token that begins a text"
+                none = f"a file of prompts, as {target.path} has no BOS token"
                 raise InputError.of("prompts", None, none)
         elif isinstance(given, str | os.PathLike):
             path = check_path("prompts", given)
@@ -62,10 +62,10 @@ class Prompts:
         else:
             found = [target.check_ids(prompt, maximum=2**31 - 1).tolist() for prompt in given]
         if not found:
-            raise InputError(f"{name}: has no prompt; expected at least one")
+            raise InputError(f"{name}: no prompt found; expected at least one")
         cut = tuple(tuple(int(token) for token in prompt[:longest]) for prompt in found)
         digest = hashlib.blake2b(repr((list(cut), whole)).encode(), digest_size=16).hexdigest()
-        train, held_out = cut, cut  # of few prompts the same ones, continued differently
+        train, held_out = cut, cut  # few prompts serve both, with different continuations
         if len(cut) >= 2 * _HELD_OUT:
             train = tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT)
             held_out = cut[::_HELD_OUT]
@@ -79,7 +79,7 @@ def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}, line {number}: is no JSON ({error})") from error
+        raise InputError(f"{path}, line {number}: not valid JSON ({error})") from error
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
         return target.chat_ids(value["messages"])
     text = value.get("prompt") if isinstance(value, dict) else value
@@ -90,31 +90,31 @@ def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]
     return ids
 
 
-STEPS_OF_GROUP = 16  # steps whose texts are written at once, by the draft at the first of them
-TEMPERATURES = (1.0, 0.6, 1.0, 0.0)  # of a group's texts, in turn: a greedy text teaches least
-HELD_OUT_KEY = 1 << 31  # the first seed of texts that are held out
-OPENING = 16  # tokens drawn at temperature 1 before a text continues at a lower one, so that texts differ
+STEPS_OF_GROUP = 16  # steps whose texts are generated at once
+TEMPERATURES = (1.0, 0.6, 1.0, 0.0)  # of a group's texts, cyclically; greedy texts teach least
+HELD_OUT_KEY = 1 << 31  # first seed of held-out texts
+OPENING = 16  # initial tokens drawn at temperature 1, which make low-temperature texts differ
 _FORMAT = {"format": "specdec training texts"}
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Token ids of some texts."""
+    """Token ids of texts."""
 
-    ids: NDArray[np.int32]  # [n, length], 0 after the end of a text
-    begins: NDArray[np.int32]  # [n] tokens that are given and not learned
-    ends: NDArray[np.int32]  # [n] tokens of the text
+    ids: NDArray[np.int32]  # [n, length], padded with 0
+    begins: NDArray[np.int32]  # [n] prompt tokens, which are not learned
+    ends: NDArray[np.int32]  # [n] length of each text
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def of(self, rows: Any) -> Texts:
-        """Return some of them."""
+        """Select texts."""
         return Texts(self.ids[rows], self.begins[rows], self.ends[rows])
 
     @classmethod
     def of_lists(cls, texts: Sequence[Sequence[int]], begins: Sequence[int], length: int) -> Texts:
-        """Make them of lists of ids, each of at most `length`."""
+        """Make texts from lists of up to `length` ids."""
         ids = np.zeros((len(texts), length), np.int32)
         for row, text in zip(ids, texts, strict=True):
             row[: len(text)] = text
@@ -123,14 +123,14 @@ class Texts:
 
 
 TextWriter: TypeAlias = Callable[..., list[list[int]]]
-"""Continues prompts to `length` tokens in all: (prompts, length=, temperature=, seed=), a key for each."""
+"""Continues prompts to a total of `length` tokens: (prompts, length=, temperature=, seed=), one key each."""
 
 
 def continued(
     model: Model, n_threads: int, prompts: Sequence[Sequence[int]], *, length: int, temperature: float,
     seed: Sequence[tuple[int, int]],
 ) -> list[list[int]]:  # fmt: skip
-    """Continue prompts by a model, as `TextWriter`, to `length` or to the model's end of text."""
+    """Continue prompts with a model, as a `TextWriter`, to `length` tokens or an end-of-text token."""
     texts = [list(prompt) for prompt in prompts]
     ended = [False] * len(texts)
     if temperature < 1.0:
@@ -138,7 +138,7 @@ def continued(
         for i, (text, result) in enumerate(zip(texts, results, strict=True)):
             text += result.tokens[: max(0, length - len(text))]
             ended[i] = result.finish_reason != "length"
-    left: dict[int, list[int]] = {}  # texts of one length are generated together
+    left: dict[int, list[int]] = {}  # texts by remaining length, generated together
     for i, text in enumerate(texts):
         if not ended[i] and len(text) < length:
             left.setdefault(length - len(text), []).append(i)
@@ -161,11 +161,11 @@ def _generate(
 
 
 class TextGroups:
-    """The texts of each group of steps, written when they are first needed and kept as files of `folder`.
+    """Texts of each group of steps, generated on first use and stored in `folder`.
 
-    A group depends on its number, the seed and the writers alone, so a resumed training sees the texts of an
-    unbroken one. A group has `n_texts`, those of its steps; if there are fewer, all steps take these in turn.
-    `writers` gives the writers of a group's texts in turn, asked when a group is written.
+    A group depends on its number, the seed and the writers only, so a resumed training sees the same texts.
+    It has `n_texts`; if these are fewer than its steps need, all steps reuse them. `writers` returns the text
+    writers, used cyclically, when a group is generated.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class TextGroups:
         return texts.of(order.take(range(first, first + batch), mode="wrap"))
 
     def is_written(self, step: int) -> bool:
-        """Return whether the texts of a step have been written."""
+        """Return whether the texts of a step exist."""
         return self._path(step % (self.n_groups * STEPS_OF_GROUP) // STEPS_OF_GROUP).exists()
 
     def _path(self, group: int) -> Path:
@@ -214,13 +214,13 @@ class TextGroups:
         prompts = [list(self._prompts.train[i]) for i in chosen]
         texts: list[list[int]] = [[] for _ in range(n)]
         writers = self._writers()
-        ways = len(TEMPERATURES) * len(writers)
-        for way in range(ways):
-            members = range(way, n, ways)
+        combinations = [(temperature, writer) for temperature in TEMPERATURES for writer in writers]
+        for first, (temperature, writer) in enumerate(combinations):
+            members = range(first, n, len(combinations))
             if not members:
                 continue
-            written = writers[way % len(writers)](
-                [prompts[i] for i in members], length=length, temperature=TEMPERATURES[way // len(writers)],
+            written = writer(
+                [prompts[i] for i in members], length=length, temperature=temperature,
                 seed=[(seed, group * n + i) for i in members],
             )  # fmt: skip
             for i, text in zip(members, written, strict=True):
@@ -228,7 +228,7 @@ class TextGroups:
         return Texts.of_lists(texts, [len(prompt) for prompt in prompts], length)
 
     def _cut(self, rng: np.random.Generator, n: int) -> Texts:
-        """Cut pieces of the file's own text."""
+        """Cut random pieces of the prompt file."""
         whole, length = np.array(self._prompts.text, np.int32), self._settings.length
         if len(whole) < 2 * length:
             few = f"'text', and the prompts have {len(whole)} tokens"
@@ -239,7 +239,7 @@ class TextGroups:
 
 
 def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
-    """Read the texts of a group; what this training cannot have written is refused."""
+    """Read and validate the texts of a group."""
     file = IntegerFile(path, _FORMAT)
     texts = Texts(*(file.take(name) for name in ("ids", "begins", "ends")))
     file.check_end("the texts of a training")
@@ -260,19 +260,19 @@ def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
     return texts
 
 
-MOST_HELD_OUT: Final = 16  # texts at each temperature, if there is time
-LENGTHS: Final = (256, 128, 64, 32)  # tokens of a text: the longest for which there is time is taken
+MOST_HELD_OUT: Final = 16  # largest number of held-out texts at each temperature
+LENGTHS: Final = (256, 128, 64, 32)  # text lengths in tokens; the longest that fits the time is used
 _FEWEST_HELD_OUT: Final = 2
-_PROBED: Final = 8  # tokens of each text that measure the speed
-_STEPS: Final = 20  # for which there must be time when the length of texts is chosen
-_MEASURING, _WRITING = 0.3, 0.3  # shares: held-out texts and measuring on them; texts to train on
-_CAUTION: Final = 1.5  # safety factor: speed is measured on short texts, maybe in an idle moment
-_OF_HELD_OUT: Final = 6  # times a token of a held-out text is computed: written, and in two drafts' betas
+_PROBED: Final = 8  # tokens per text that measure the speed
+_STEPS: Final = 20  # steps that must fit the time when choosing the text length
+_MEASURING, _WRITING = 0.3, 0.3  # shares of the time: held-out texts and measurement; training texts
+_CAUTION: Final = 1.5  # safety factor, as the speed is measured on short texts
+_OF_HELD_OUT: Final = 6  # times each held-out token is computed: generated, and for two drafts' betas
 
 
 @dataclass(frozen=True)
 class WritingSpeed:
-    """Seconds that the target takes for a token, in a batch of texts and in a text alone."""
+    """Seconds per token of the target, in a batch and for a single text."""
 
     batch_s: float
     single_s: float
@@ -281,7 +281,7 @@ class WritingSpeed:
     def measured(
         cls, target: Model, prompts: Prompts, *, batch: int, n_threads: int, limit: TimeLimit
     ) -> WritingSpeed:
-        """Measure it on a few tokens of `batch` texts at once, and of one, by the clock of `limit`."""
+        """Measure the speed on a few tokens of `batch` texts and of one text, by the clock of `limit`."""
         seconds = []
         for n_texts in (batch, 1):
             begun = limit.spent_s
@@ -294,20 +294,20 @@ class WritingSpeed:
         return cls(*seconds)
 
     def held_out_s(self, n_texts: int, length: int) -> float:
-        """Estimate the seconds to write held-out texts at two temperatures, and to measure two drafts."""
+        """Estimate the seconds to generate held-out texts at two temperatures and measure two drafts."""
         return n_texts * length * (_OF_HELD_OUT * self.batch_s + 2 * self.single_s)
 
     def reading_s(self, n_texts: int, length: int) -> float:
-        """Estimate the seconds to look at texts of two temperatures once."""
+        """Estimate the seconds to evaluate texts of two temperatures once."""
         return 2 * n_texts * length * self.batch_s
 
     def measuring_s(self, n_texts: int, length: int) -> float:
-        """Estimate the part of `held_out_s` that comes after the training."""
+        """Estimate the part of `held_out_s` after the training."""
         return self.held_out_s(n_texts, length) - self.reading_s(n_texts, length)
 
 
 def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: int) -> int:
-    """Return the longest of `LENGTHS` with which some steps fit into the seconds; else the shortest."""
+    """Return the longest of `LENGTHS` for which some steps fit the time; else the shortest."""
     lengths = sorted({min(length, n_ctx) for length in LENGTHS}, reverse=True)
     for length in lengths:
         steps_s = length * batch * (1 + _STEPS) * speed.batch_s
@@ -318,19 +318,19 @@ def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: in
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Numbers of texts of a training."""
+    """Numbers of texts in a training."""
 
-    n_held_out: int  # at each temperature, which drafts are measured on
-    n_texts: int  # written at once to train on: those of STEPS_OF_GROUP steps; if fewer, the only ones
+    n_held_out: int  # at each temperature
+    n_texts: int  # per group of STEPS_OF_GROUP steps; if fewer than these need, for the whole training
 
     @classmethod
     def whole(cls, batch: int) -> TrainingPlan:
-        """Return that without a limit of time."""
+        """Return the plan without a time limit."""
         return cls(MOST_HELD_OUT, STEPS_OF_GROUP * batch)
 
     @classmethod
     def within(cls, seconds: float, speed: WritingSpeed, *, length: int, batch: int) -> TrainingPlan:
-        """Return that which fits into the seconds: at least two held-out texts, and those of a step."""
+        """Return a plan that fits the seconds, with at least two held-out texts and the texts of a step."""
         most = cls.whole(batch)
         seconds /= _CAUTION
         n_held_out = max(int(_MEASURING * seconds / speed.held_out_s(1, length)), _FEWEST_HELD_OUT)
@@ -339,6 +339,6 @@ class TrainingPlan:
 
     @classmethod
     def load(cls, path: Path, batch: int) -> TrainingPlan:
-        """Read it from a file."""
+        """Read a plan from a file."""
         fields, most = Fields(read_json_object(path), path), vars(cls.whole(batch))
         return cls(**{name: fields.integer(name, maximum=largest) for name, largest in most.items()})

@@ -1,1 +1,1 @@
-"""Verification: from logits to the distribution that is sampled, and which guesses are accepted."""
+"""Verification: sampling distributions from logits, and the rules that accept or reject draft tokens."""

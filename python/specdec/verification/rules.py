@@ -1,4 +1,4 @@
-"""The rules of verification by name."""
+"""Names of the verification rules."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from specdec.checks import Choice, check_choice, check_number
 from specdec.errors import InputError, shown
 
 DecodingRule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical"]
-"""A rule that `specdec.generate` takes; at temperature 0 all of them are greedy."""
+"""A rule of `specdec.generate`; at temperature 0 all of them are greedy."""
 Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical", "greedy"]
-"""A rule that `specdec.verify` takes."""
+"""A rule of `specdec.verify`."""
 DECODING_RULES: tuple[DecodingRule, ...] = get_args(DecodingRule)
 RULES: tuple[Rule, ...] = get_args(Rule)
 ONE_DRAFT_RULES: tuple[DecodingRule, ...] = ("block", "k-sequential")
-"""Rules that, above temperature 0, cannot judge the guesses of two drafts side by side."""
+"""Rules that, above temperature 0, cannot judge two drafts in one tree."""
 
 _LENIENT = ("rejection", "greedy")
 
 
 def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice]) -> tuple[Choice, float]:
-    """A rule and its lenience, or InputError naming the `argument` that gave the rule."""
+    """Return a rule and its lenience; InputError names the `argument` that gave the rule."""
     chosen = check_choice(argument, rule, rules)
     lenience = check_lenience("lenience", lenience)
     if lenience < 1.0 and chosen not in _LENIENT:
@@ -32,5 +32,5 @@ def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice])
 
 
 def check_lenience(name: str, value: Any, verb: str = "is") -> float:
-    """A number in (0, 1], or InputError; `verb` as in `check_number`."""
+    """Return a number in (0, 1], else raise InputError; `verb` as in `check_number`."""
     return check_number(name, value, "a number above 0, at most 1", lambda number: 0.0 < number <= 1.0, verb)

@@ -1,4 +1,4 @@
-"""Stochastic speculative execution of two slow functions (Leviathan et al., arXiv 2211.17192, section 6)."""
+"""Stochastic speculative execution of slow functions (Leviathan et al., arXiv 2211.17192, section 6)."""
 
 from __future__ import annotations
 
@@ -16,53 +16,52 @@ from specdec.errors import InputError, shown
 from specdec.verification.verify import SUM_TOLERANCE, Seed, _generator, _of_shape, verify
 
 RESIDUAL_DRAWS = 1_000_000
-"""Draws from f's distribution after which the search for one in the residual is given up. It takes one in
-1 / (1 - beta), and is needed with probability 1 - beta."""
+"""Maximum number of draws from f's distribution when sampling its residual. A sample takes 1 / (1 - beta)
+draws on average, and is needed with probability 1 - beta."""
 
 
 @runtime_checkable
 class Distribution(Protocol):
-    """A distribution that is not an array of probabilities: a frozen one of scipy.stats, or alike.
+    """A distribution other than an array of probabilities, such as a frozen one of scipy.stats.
 
-    Besides `rvs` it has ``pdf(y)``, its normalized density at y; or, on countably many values, ``pmf(y)``.
+    Besides `rvs` it has ``pdf(y)``, its normalized density at y, or ``pmf(y)`` on countably many values.
     """
 
     def rvs(self, *, random_state: np.random.Generator) -> Any:
-        """One value drawn with random numbers of `random_state` alone."""
+        """Draw one value, using only `random_state`."""
         ...
 
 
 class SpeculationTimes(NamedTuple):
-    """Seconds that the parts of one :func:`speculate` took, each by itself, and the whole."""
+    """Seconds of the parts of one :func:`speculate` call, and of the whole."""
 
     f_s: float
     f_approx_s: float
     g_s: float
-    """The call of g whose value was kept."""
+    """The call of g whose value was returned."""
     total_s: float
-    """Without speculation it would have been ``f_s + g_s``."""
+    """Wall time; without speculation it would be ``f_s + g_s``."""
 
 
 class Speculation(NamedTuple):
-    """What :func:`speculate` returns."""
+    """Result of :func:`speculate`."""
 
     y: Any
-    """Distributed as f(x) says; for an array of probabilities an index into it."""
+    """A sample of f(x)'s distribution; for an array of probabilities an index into it."""
     value: Any
     """g(y)."""
     accepted: int | None
-    """Which guess y is; None if y was drawn after all guesses had been rejected."""
-    guesses: list[Any]
+    """Index of the accepted draft; None if all were rejected and y was drawn afterwards."""
+    drafts: list[Any]
     """Draws from f_approx(x)."""
     n_g_calls: int
-    """Calls of g that began, for guesses and for y."""
+    """Calls of g that started, for drafts and for y."""
     errors: list[BaseException]
-    """What g raised on guesses that were not taken. Without speculation these calls would not have been, so
-    they are no errors of the result."""
+    """Exceptions of g for drafts that were not accepted; calls that would not exist without speculation."""
     times: SpeculationTimes
 
 
-MAX_GUESSES = 1024
+MAX_DRAFTS = 1024
 
 
 class _Timed(NamedTuple):
@@ -77,38 +76,37 @@ def speculate(
 ) -> Speculation:  # fmt: skip
     """Draw y from the distribution f(x) and compute g(y), with f and g running at the same time.
 
-    A guess is drawn from the distribution f_approx(x); g runs on it beside f. It is accepted with probability
-    min(1, p / q), p being f's and q f_approx's distribution; otherwise y is drawn from norm(max(0, p - q))
-    and g runs again. So y is distributed as p whatever q is (Leviathan et al., section 2.3 and appendix A.1);
-    a good q only makes it faster: with t_f and t_g for the two calls and beta = sum(min(p, q)) it takes
+    A draft is drawn from the distribution f_approx(x), and g runs on it while f runs. With p the distribution
+    of f and q that of f_approx, the draft is accepted with probability min(1, p / q); otherwise y is drawn
+    from norm(max(0, p - q)) and g runs again. So y has distribution p for every q (Leviathan et al., section
+    2.3 and appendix A.1). With t_f and t_g for the two calls and beta = sum(min(p, q)), a call takes
     ``max(t_f, t_g) + (1 - beta) * min(t_f, t_g)`` on average instead of ``t_f + t_g``.
 
     Parameters
     ----------
     f : callable
-        The slow function of x. Returns a 1-d array of probabilities, [n_outcomes], of which y is an index; or
-        a distribution of anything else: an object with ``rvs(random_state=...)`` and ``pdf(y)`` or
-        ``pmf(y)``, as scipy.stats' frozen distributions are. Its own random numbers have nothing to do with
-        y.
+        The slow function of x. Returns a 1-d array of probabilities, [n_outcomes], of which y is an index, or
+        an object with ``rvs(random_state=...)`` and ``pdf(y)`` or ``pmf(y)``, like scipy.stats' frozen
+        distributions. Random numbers inside f do not affect y.
     f_approx : callable
-        The cheap one, of the same kind and over the same outcomes. It runs in the calling thread.
+        The fast approximation of f, over the same outcomes. It runs in the calling thread.
     g : callable
-        The slow function of y. Calls for wrong guesses are wasted: g should have no side effects.
+        The slow function of y. Calls for rejected drafts are wasted: g should have no side effects.
     x : object
         Passed to f and f_approx.
     n_draft_tokens : int
-        How many guesses are drawn, 1 to 1024, independently of each other; g runs on all different ones at
-        once. Of arrays, each is held against what those rejected before it left of p (the iterative rule of
-        :func:`verify`). Of other distributions, a second guess serves as a proposal in drawing from
-        max(0, p - q), which is exact as well, but takes it less often.
+        Number of independent drafts, 1 to 1024; g runs on all distinct ones at once. For arrays, each draft
+        is verified against the residual of the rejected ones before it (the iterative rule of
+        :func:`verify`). For other distributions, later drafts serve as proposals when sampling max(0, p - q):
+        also exact, but accepted less often.
     seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
-        Where all random numbers come from: ``numpy.random.default_rng(seed)``. The same seed gives the same
-        y, whatever runs first. Over several calls pass one generator, not the same number again.
+        Source of all random numbers: ``numpy.random.default_rng(seed)``. The same seed gives the same y,
+        regardless of timing. Over several calls pass one generator, not the same number repeatedly.
     executor : concurrent.futures.Executor, optional
-        Where f and g run, with ``n_draft_tokens + 1`` workers or more to run all at once. By default
-        threads that live as long as the call, right for functions that release the GIL for milliseconds at
-        a time. For others pass a ProcessPoolExecutor, and functions and values that can be pickled. Do not
-        call from inside a worker of the same executor.
+        Runs f and g; needs ``n_draft_tokens + 1`` workers to run all at once. By default, threads for the
+        duration of the call, which suit functions that release the GIL for milliseconds at a time. For others
+        pass a ProcessPoolExecutor, and picklable functions and values. Do not call from inside a worker of
+        the same executor.
 
     Returns
     -------
@@ -117,12 +115,12 @@ def speculate(
     Raises
     ------
     InputError
-        If an argument is not what it should be, f and f_approx give different kinds of distributions or
-        numbers of outcomes, an array is no distribution (see :func:`verify`), a density is negative or not
-        finite, or a guess has density 0 where it was drawn from.
+        If an argument is invalid, f and f_approx return different types of distributions or numbers of
+        outcomes, an array is not a distribution (see :func:`verify`), a density is negative or not finite, or
+        a draft has density 0 where it was drawn from.
     Exception
-        Whatever f, f_approx, or g(y) for the y returned raises. In every case calls that have not begun are
-        cancelled, and those that have are waited for: when this returns or raises, nothing of it is running.
+        Any exception of f, f_approx, or g(y) for the returned y. In every case, pending calls are cancelled
+        and running ones awaited: nothing is left running.
 
     Examples
     --------
@@ -136,7 +134,7 @@ def speculate(
     for name, function in (("f", f), ("f_approx", f_approx), ("g", g)):
         if not callable(function):
             raise InputError.of(name, function, "a function of one argument")
-    n_draft_tokens = check_integer("n_draft_tokens", n_draft_tokens, 1, MAX_GUESSES)
+    n_draft_tokens = check_integer("n_draft_tokens", n_draft_tokens, 1, MAX_DRAFTS)
     if executor is not None and not hasattr(executor, "submit"):
         raise InputError.of("executor", executor, "a concurrent.futures.Executor or None")
     rng = _generator(seed)
@@ -149,25 +147,25 @@ def speculate(
         exact = calls.submit(f, x)
         approx = _timed(f_approx, x)
         q = _distribution(approx.value, "f_approx(x)")
-        guesses = q.draw(n_draft_tokens, rng)
-        for i, guess in enumerate(guesses):
-            calls.g(q.key(i, guess), guess)
+        drafts = q.draw(n_draft_tokens, rng)
+        for i, draft in enumerate(drafts):
+            calls.g(q.key(i, draft), draft)
 
         p = _distribution(exact.result().value, "f(x)")
-        if type(p) is not type(q) or p.kind != q.kind:
-            raise InputError(f"f(x) is {p.kind} and f_approx(x) is {q.kind}; expected the same")
-        y, accepted = p.settle(q, guesses, rng)
+        if type(p) is not type(q) or p.description != q.description:
+            raise InputError(f"f(x) is {p.description} and f_approx(x) is {q.description}; expected the same")
+        y, accepted = p.settle(q, drafts, rng)
         key = q.key(accepted, y)
         calls.cancel_all_but(key)
         kept = calls.g(key, y).result()
         calls.finish()
         total_s = time.perf_counter() - begun
     times = SpeculationTimes(exact.result().seconds, approx.seconds, kept.seconds, total_s)
-    return Speculation(y, kept.value, accepted, guesses, calls.n_begun, calls.errors(but=key), times)
+    return Speculation(y, kept.value, accepted, drafts, calls.n_begun, calls.errors(but=key), times)
 
 
 class _Calls:
-    """The calls of f and g in flight: every one is cancelled or waited for."""
+    """Calls of f and g in flight: each is cancelled or awaited."""
 
     def __init__(self, pool: Executor, g: Callable[[Any], Any]) -> None:
         self._pool, self._g = pool, g
@@ -180,7 +178,7 @@ class _Calls:
         return future
 
     def g(self, key: Hashable, y: Any) -> Future[_Timed]:
-        """g(y), begun once for each key."""
+        """Return g(y), started once per key."""
         if key not in self._by_key:
             self._by_key[key] = self.submit(self._g, y)
         return self._by_key[key]
@@ -191,7 +189,7 @@ class _Calls:
                 future.cancel()
 
     def finish(self) -> None:
-        """Cancel what has not begun, wait for what has."""
+        """Cancel pending calls and wait for running ones."""
         wait([future for future in self._all if not future.cancel()])
 
     @property
@@ -204,7 +202,7 @@ class _Calls:
 
 
 def _timed(function: Callable[[Any], Any], argument: Any) -> _Timed:
-    """Run in a worker, perhaps in another process: so a function of the module."""
+    """Run in a worker, perhaps in another process: hence a module-level function."""
     begun = time.perf_counter()
     value = function(argument)
     return _Timed(value, time.perf_counter() - begun)
@@ -224,37 +222,37 @@ class _Table:
         self.probs: NDArray[np.float64] = probs
 
     @property
-    def kind(self) -> str:
+    def description(self) -> str:
         return f"an array of {len(self.probs)} probabilities"
 
     def key(self, i: int | None, y: int) -> Hashable:
-        """Equal guesses share one call of g."""
+        """Return y: equal drafts share one call of g."""
         return y
 
     def draw(self, n: int, rng: np.random.Generator) -> list[int]:
-        """By inversion; an outcome of probability 0 has an empty piece of [0, 1)."""
+        """Draw by inversion; an outcome of probability 0 has an empty interval of [0, 1)."""
         ends = np.cumsum(self.probs)
         drawn: list[int] = np.searchsorted(ends / ends[-1], rng.random(n), side="right").tolist()
         return drawn
 
-    def settle(self, q: _Table, guesses: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
-        """Verify the guesses as siblings in a tree one level deep; what would follow has no meaning."""
-        rows = np.tile(self.probs, (len(guesses) + 1, 1))
-        drafts = np.tile(q.probs, (len(guesses), 1))
-        verified = verify(guesses, rows, drafts, parents=[0] * len(guesses), seed=rng)
+    def settle(self, q: _Table, drafts: Sequence[int], rng: np.random.Generator) -> tuple[int, int | None]:
+        """Verify the drafts as siblings in a tree; return (y, index of the accepted draft)."""
+        target_probs = np.tile(self.probs, (len(drafts) + 1, 1))
+        draft_probs = np.tile(q.probs, (len(drafts), 1))
+        verified = verify(drafts, target_probs, draft_probs, parents=[0] * len(drafts), seed=rng)
         return verified.tokens[0], verified.path[0] - 1 if verified.path else None
 
 
 class _Density:
-    """A distribution given by draws from it and its density."""
+    """A distribution given by samples and a density."""
 
-    kind = "an object with rvs and a density"
+    description = "an object with rvs and a density"
 
     def __init__(self, distribution: Any, name: str) -> None:
         self._distribution, self._name = distribution, name
         density = getattr(distribution, "pdf", None) or getattr(distribution, "pmf", None)
         if density is None:
-            raise InputError.of(name, distribution, "pdf or pmf", "rvs and neither", "has")
+            raise InputError.of(name, distribution, "pdf or pmf", "rvs but neither", "has")
         self._density: Callable[[Any], object] = density
 
     def density(self, y: Any) -> float:
@@ -266,30 +264,30 @@ class _Density:
         return float(density.item())
 
     def key(self, i: int | None, y: Any) -> Hashable:
-        """Each guess, and what is drawn after them, has a call of its own."""
+        """Return the index: each draft, and the final draw, has its own call of g."""
         return i
 
     def draw(self, n: int, rng: np.random.Generator) -> list[Any]:
-        guesses = [self._distribution.rvs(random_state=rng) for _ in range(n)]
-        for guess in guesses:
-            if self.density(guess) == 0:
-                raise InputError.of(self._name, guess, "more than its density there, 0", verb="gave")
-        return guesses
+        drafts = [self._distribution.rvs(random_state=rng) for _ in range(n)]
+        for draft in drafts:
+            if self.density(draft) == 0:
+                raise InputError.of(self._name, draft, "a value with density above 0", verb="gave")
+        return drafts
 
-    def settle(self, q: _Density, guesses: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
-        """Speculative sampling where sums over all outcomes cannot be taken.
+    def settle(self, q: _Density, drafts: Sequence[Any], rng: np.random.Generator) -> tuple[Any, int | None]:
+        """Run speculative sampling without sums over all outcomes.
 
-        norm(max(0, p - q)) is drawn by rejection from p: z ~ p is kept with probability max(0, 1 - q / p),
-        and may be a speculative draw, made with the next guess.
+        norm(max(0, p - q)) is sampled by rejection from p: z ~ p is kept with probability max(0, 1 - q / p).
+        z may itself be drawn speculatively, from the next draft.
         """
-        untried = iter(enumerate(guesses))
+        untried = iter(enumerate(drafts))
 
         def target() -> tuple[Any, int | None]:
-            index, guess = next(untried, (None, None))
+            index, draft = next(untried, (None, None))
             if index is None:
                 return self._distribution.rvs(random_state=rng), None
-            if rng.random() * q.density(guess) < self.density(guess):
-                return guess, index
+            if rng.random() * q.density(draft) < self.density(draft):
+                return draft, index
             return residual()
 
         def residual() -> tuple[Any, int | None]:
@@ -298,8 +296,8 @@ class _Density:
                 density = self.density(z)
                 if rng.random() * density < density - q.density(z):
                     return z, index
-            found = f"{RESIDUAL_DRAWS} draws that never had a density above that of {q._name}"
-            expected = "densities of integral 1, and draws that follow them"
+            found = f"{RESIDUAL_DRAWS} draws, none with a density above that of {q._name}"
+            expected = "densities with integral 1, and samples that follow them"
             raise InputError.of(self._name, None, expected, found, "gave")
 
         return target()

@@ -1,4 +1,4 @@
-"""The rules of verification and the distributions they compare, for callers with models of their own."""
+"""`verify` and `distribution`: the verification rules, for callers with their own models."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from specdec.verification.rules import RULES, Rule, check_rule
 from specdec.verification.sampling import TRUNCATIONS, Sampling
 
 SUM_TOLERANCE = 1e-9
-"""How far the sum of a distribution may be from 1."""
+"""Tolerance of a distribution's sum around 1."""
 
 
 Seed: TypeAlias = int | np.random.Generator | np.random.BitGenerator | np.random.SeedSequence | None
-"""What the random numbers of a call come from."""
+"""Source of a call's random numbers."""
 
 
 class Verification(NamedTuple):
-    """What a rule made of a tree of drafts."""
+    """Outcome of a rule on a tree of draft tokens."""
 
     path: list[int]
-    """Accepted nodes from the root (excluded) down; a chain that is accepted whole is 1, 2, ..., n_drafts."""
+    """Accepted nodes from the root (excluded) down; a fully accepted chain is 1, 2, ..., n_drafts."""
     token: int
-    """The token after them, drawn from the target's distribution or from what rejections left of it."""
+    """The next token: the bonus token, or the recovered token drawn from the residual distribution."""
     betas: list[float]
-    """Chance that a draft is accepted, at each position passed that has drafts; see `specdec.Round.betas`."""
+    """Acceptance probability at each visited position with draft tokens; see `specdec.Round.betas`."""
     tokens: list[int]
-    """The new tokens: those of the path, then `token`."""
+    """New tokens: those of the path, then `token`."""
 
 
 def verify(
@@ -41,59 +41,59 @@ def verify(
     lenience: float = 1.0, order: ArrayLike | Literal["random"] | None = None,
     uniforms: ArrayLike | None = None, noise: ArrayLike | None = None, seed: Seed = None,
 ) -> Verification:  # fmt: skip
-    """Accept or reject drafts so that what comes out is distributed exactly as the target.
+    """Accept or reject draft tokens so that the output has exactly the target's distribution.
 
-    The drafts and node 0, the last known token, make a tree: node i is ``tokens[i - 1]``. From the root down,
-    a rule accepts one of the drafts for the next token, or gives that token itself and ends. With T and D the
-    target's and the draft's distributions there:
+    The draft tokens and node 0, the last known token, are a tree: node i is ``tokens[i - 1]``. From the root
+    down, a rule accepts one of the draft tokens, or draws the next token itself and stops. With T and D the
+    target's and the draft's distributions at a position:
 
-    - "rejection": a draft x is accepted with probability min(1, T(x) / D(x)), and after a rejection the next
-      token comes from norm(max(0, T - D)) (Leviathan et al., Algorithm 1). Of several drafts for one
-      position, each is held against what the rejected ones before it left of the target (SpecInfer, arXiv
+    - "rejection": a draft token x is accepted with probability min(1, T(x) / D(x)); after a rejection the
+      next token comes from norm(max(0, T - D)) (Leviathan et al., Algorithm 1). Several draft tokens for one
+      position are tried in order, each against the residual left by the rejected ones (SpecInfer, arXiv
       2305.09781).
-    - "greedy": the most probable token of T, whether drafted or not.
-    - "coupled": the token that T gives under `noise`, whether drafted or not: by an exponential race, which
-      is Gumbel-max. Equal noise, equal tokens, for every draft and for none.
-    - "block": a chain is judged as a whole; the expected number of accepted drafts is never below that of
-      "rejection" (Sun et al. 2024, arXiv 2403.10444, Algorithm 2).
-    - "k-sequential": SpecTr's selection from k independent draws of one D (Sun et al. 2023, arXiv
+    - "greedy": the argmax of T, drafted or not.
+    - "coupled": the token that T draws under `noise`, drafted or not, by an exponential race (Gumbel-max).
+      The same noise gives the same tokens for every draft, and without one.
+    - "block": judges a chain as a whole; accepts at least as many tokens on average as "rejection" (Sun et
+      al. 2024, arXiv 2403.10444, Algorithm 2).
+    - "k-sequential": SpecTr's selection among k independent draws from one D (Sun et al. 2023, arXiv
       2310.15141).
-    - "classical": rejection sampling without its loop, T(x) / (M D(x)) with M = max T / D (appendix A.2):
-      exact, and worse than "rejection"; there to compare with.
+    - "classical": rejection sampling without iteration, T(x) / (M D(x)) with M = max T / D (appendix A.2):
+      exact, and worse than "rejection"; for comparison.
 
-    Nodes with the same tokens from the root are one position: the drafts after it are the children of all of
-    them. So K sequences need not be merged, and each counts as a draw.
+    Nodes with the same tokens from the root are one position, and the children of all of them are its draft
+    tokens. So K sampled sequences need no merging, and each counts as a draw.
 
     Parameters
     ----------
     tokens : sequence of int, [n_drafts]
-        The drafts. May be empty: then one token is drawn from the target.
+        The draft tokens. May be empty: then one token is drawn from the target.
     target_probs : array_like, [n_drafts + 1, n_vocab]
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
-        Row i is the very distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or
-        nucleus. Drafts for one position are drawn independently of each other; or, with "rejection" and in
-        the order of drawing, each given those before it, as without replacement. A draft that was chosen, not
-        drawn, is a point mass.
+        Row i is exactly the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or
+        nucleus. Draft tokens for one position are independent draws; or, with "rejection" and in draw order,
+        each conditional on those before it, as in sampling without replacement. A token that was chosen, not
+        drawn, has a point mass.
     parents : sequence of int, [n_drafts], optional
-        Parent node of each draft, 0 for the last known token; parents come before their children. By default
-        every draft follows the one before it.
+        Parent node of each draft token, 0 for the last known token; parents precede their children. By
+        default a chain.
     rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
     lenience : float, default 1.0
-        l of appendix A.5, in (0, 1]; below 1 for "rejection" and "greedy" only. Rejection holds x against
-        T(x) / l: no token gets more than T(x) / l, whatever the number of drafts. Greedy accepts x if
-        T(x) >= l max T (the paper prints <=, which cannot be meant).
+        l of appendix A.5, in (0, 1]; below 1 for "rejection" and "greedy" only. "rejection" compares with
+        T(x) / l: no token is more probable than T(x) / l, whatever the number of draft tokens. "greedy"
+        accepts x if T(x) >= l max T (the paper prints <=, a misprint).
     order : "random" or array_like, [n_drafts], optional
-        Drafts for one position are tried in ascending order of these numbers, by default in that of the
-        nodes. "random" draws them (SpecInfer's order). They must not depend on the tokens.
+        Draft tokens for one position are tried in ascending order of these numbers, by default in node order.
+        "random" draws them (SpecInfer's order). They must not depend on the tokens.
     uniforms : array_like, [n_drafts + 1], optional
         Random numbers in [0, 1): entry i decides ``tokens[i]``, the last one draws the final token. They must
-        not have been used to draw the drafts.
+        be independent of those that drew the draft tokens.
     noise : array_like, [max_depth + 1, n_vocab], optional
-        For "coupled": uniforms in [0, 1), a row for each position from the root on.
+        For "coupled": uniforms in [0, 1), one row per position from the root.
     seed : int, or Generator, BitGenerator or SeedSequence of numpy.random, optional
-        Where the random numbers come from that are not given: ``numpy.random.default_rng(seed)``.
-        Over several rounds pass one generator, not the same number again.
+        Source of random numbers that are not given: ``numpy.random.default_rng(seed)``. Over several rounds
+        pass one generator, not the same number repeatedly.
 
     Returns
     -------
@@ -103,9 +103,9 @@ def verify(
     Raises
     ------
     InputError
-        If an argument is none of what it may be, shapes disagree, a row is no distribution (negative, not
-        finite, or its sum more than 1e-9 from 1), a draft has probability 0 where it was drawn from, or
-        `seed` is given and nothing is left to draw.
+        If an argument is invalid, shapes disagree, a row is not a distribution (negative, not finite, or its
+        sum more than 1e-9 from 1), a draft token has probability 0 where it was drawn from, or `seed` is
+        given and nothing is left to draw.
 
     Examples
     --------
@@ -127,10 +127,10 @@ def verify(
     depths = np.zeros(n_drafts + 1, dtype=int)
     for i in range(n_drafts):
         if nodes[i] > i:
-            expected = f"an earlier node than {i + 1}, which draft {i} is"
+            expected = f"a node before {i + 1}"
             raise InputError.of(f"parents[{i}]", int(nodes[i]), expected)
         if draft[i, drafts[i]] == 0:
-            expected = f"more: token {drafts[i]} was drawn from this row"
+            expected = f"above 0: token {drafts[i]} was drawn from this row"
             raise InputError.of(f"draft_probs[{i}, {drafts[i]}]", 0, expected)
         depths[i + 1] = depths[nodes[i]] + 1
     check_rule("rule", rule, lenience, RULES)
@@ -155,7 +155,7 @@ def verify(
         if keys.shape != (n_drafts,) or np.any(np.isnan(keys)):
             raise _of_shape("order", keys, f"({n_drafts},), and no NaN")
 
-    # The core's arrays have a row for the root as well, which was not drafted.
+    # The core's arrays have a row for the root too, which was not drafted.
     path, token, betas = _core.verify(
         [0, *drafts.tolist()], [-1, *nodes.tolist()], target, np.vstack([np.zeros((1, n_vocab)), draft]),
         np.concatenate([[0.0], numbers]), rule=rule, lenience=lenience,
@@ -167,7 +167,7 @@ def verify(
 def _uniforms(
     given: ArrayLike | None, name: str, shape: tuple[int, ...], generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Numbers in [0, 1), checked, or drawn where none are given."""
+    """Check given numbers in [0, 1), or draw them."""
     if given is None:
         return generator.random(shape)
     numbers = check_real(name, given)
@@ -184,15 +184,15 @@ def distribution(
     logits: ArrayLike, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
     min_p: float | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Probabilities that sampling with these settings gives to each token, of the shape of `logits`.
+    """Return each token's probability under these sampling settings, in the shape of `logits`.
 
-    Softmax, then top-k, then nucleus on what top-k left, then min-p, so that every way of sampling is plain
-    sampling from the result (Leviathan et al., section 2.2). Ties go to the lowest id.
+    Applies softmax, top-k, nucleus on the rest, and min-p, so sampling reduces to drawing from the result
+    (Leviathan et al., section 2.2). Ties go to the lowest id.
 
     Parameters
     ----------
     logits : array_like, [n_vocab] or [n_rows, n_vocab]
-        Used in float32. -inf excludes a token.
+        Converted to float32. -inf excludes a token.
     temperature : float
         Divides the logits; 0 puts all mass on the largest.
     top_k : int, optional
@@ -200,7 +200,7 @@ def distribution(
     top_p : float, optional
         Keep the smallest set of most probable tokens whose mass is at least this.
     min_p : float, optional
-        Keep the tokens that are at least this times as probable as the most probable one.
+        Keep tokens whose probability is at least this fraction of the largest.
 
     Raises
     ------
@@ -209,14 +209,14 @@ def distribution(
     """
     settings = Sampling(temperature, top_k, top_p, min_p).core()
     options = {name: settings[name] for name in ("temperature", *TRUNCATIONS)}
-    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+    with np.errstate(over="ignore"):  # infinities are refused below
         rows = check_real("logits", logits).astype(np.float32)
     if rows.ndim not in (1, 2) or rows.shape[-1] == 0:
         raise _of_shape("logits", rows, "(n_vocab,) or (n_rows, n_vocab), n_vocab >= 1")
     if np.any(np.isnan(rows)) or np.any(rows == np.inf):
         raise InputError.of("logits", rows, "numbers below infinity", "NaN or +inf (as float32)", "has")
     if np.any(np.all(rows == -np.inf, axis=-1)):
-        raise InputError.of("logits", rows, "one at least", "a row without any finite entry", "has")
+        raise InputError.of("logits", rows, "at least one finite entry per row", "a row without any", "has")
     probs = np.empty(rows.shape)
     for row in np.ndindex(rows.shape[:-1]):
         probs[row] = _core.distribution(rows[row], **options)
@@ -235,12 +235,12 @@ def _generator(seed: Seed) -> np.random.Generator:
 
 
 def _probabilities(values: ArrayLike, name: str, shape: tuple[int, int] | None = None) -> NDArray[np.float64]:
-    """Rows of probabilities, [n_rows, n_vocab], checked."""
+    """Check rows of probabilities, [n_rows, n_vocab]."""
     rows = check_real(name, values)
     if shape is not None and shape[0] == 0 and rows.size == 0:
         return np.empty(shape)
     if shape is not None and rows.shape != shape:
-        raise _of_shape(name, rows, f"{shape}, as target_probs has one row more")
+        raise _of_shape(name, rows, f"{shape}, one row fewer than target_probs")
     if rows.ndim != 2 or 0 in rows.shape:
         raise _of_shape(name, rows, "(n_rows, n_vocab), both at least 1")
     for i, row in enumerate(rows):
@@ -260,14 +260,14 @@ def _of_shape(name: str, array: NDArray[Any], expected: str) -> InputError:
 
 
 def _integers(values: object, name: str, length: int, low: int, stop: int, what: str) -> NDArray[np.int64]:
-    """`values` as [length] integers of low <= value < stop."""
+    """Check `values` as [length] integers with low <= value < stop."""
     array = check_array(name, values, "integers")
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise InputError.of(name, values, "integers", str(array.dtype), "has dtype")
     if array.shape != (length,):
-        raise _of_shape(name, array, f"({length},), as target_probs has {length + 1} rows")
+        raise _of_shape(name, array, f"({length},), one fewer than the rows of target_probs")
     bad = np.flatnonzero((array < low) | (array >= stop))
     if len(bad):
         raise InputError.of(f"{name}[{bad[0]}]", int(array[bad[0]]), f"{what} ({low} to {stop - 1})")

@@ -1,1 +1,1 @@
-"""Schemas, regular expressions and grammars, read by ``llguidance``, as constraints on tokens."""
+"""JSON schemas, regular expressions and grammars as token constraints, by ``llguidance``."""

@@ -1,4 +1,4 @@
-"""A model's tokens as ``llguidance`` asks for them: their bytes, and bytes that a grammar forces."""
+"""A model's tokens for ``llguidance``: their bytes, and the tokenization of forced bytes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from specdec.errors import ConstraintError, InputError, pass_signals_on, type_of
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 
-_PIECE: Final = 4096  # bytes of a forced text that are encoded at once
-_SHORT: Final = 128  # bytes of a forced text that is remembered in tokens
-_MOST_TEXTS: Final = 2048  # that are remembered so
-_NO_TEXT: Final = 0xFF  # the first byte of the library's name of a token that stands for no text
+_PIECE: Final = 4096  # bytes of forced text to encode at a time
+_SHORT: Final = 128  # longest forced text, in bytes, whose tokens are cached
+_MOST_TEXTS: Final = 2048  # cached texts
+_NO_TEXT: Final = 0xFF  # first byte of the library's names for tokens without text
 
 _lock: Final = threading.Lock()
 _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
 class ConstraintVocabulary:
-    """A tokenizer as the library asks for it: the bytes of each token, and how forced bytes are written.
+    """Tokenizer interface of the library: the bytes of each token, and the tokenization of forced bytes.
 
-    Special tokens are names after the byte 0xFF, which no text has; the library never takes them for text. A
-    token id without bytes is such a name too.
+    Special tokens, and ids without bytes, are names after the byte 0xFF, which no text has, so the library
+    never takes them for text.
     """
 
     def __init__(self, tokenizer: ByteTokenizer, n_tokens: int, end_ids: Sequence[int]) -> None:
-        self._tokenizer = weakref.ref(tokenizer)  # which would else be kept by what is known of it
+        self._tokenizer = weakref.ref(tokenizer)  # weak: the cache must not keep it alive
         entries = tokenizer.vocabulary()
         self.tokens: list[bytes] = []
         self.special_token_ids: list[int] = []
@@ -52,9 +52,9 @@ class ConstraintVocabulary:
         self.eos_token_id = end_ids[0]
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Tokens of a text, whose bytes joined are the text's: as the tokenizer writes it, if that is so."""
+        """Tokenize text: as the tokenizer does if its bytes are exactly the text's, else longest-first."""
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        if len(data) <= _SHORT:  # constraints force the same texts again and again
+        if len(data) <= _SHORT:  # constraints force the same texts repeatedly
             return list(self._remembered(data))
         ids: list[int] = []
         for at in range(0, len(data), _PIECE):
@@ -69,15 +69,15 @@ class ConstraintVocabulary:
         tokenizer = self._tokenizer()
         try:
             ids = None if tokenizer is None else encode_exactly(tokenizer, text)
-        except Exception as error:  # a tokenizer without some of the characters
+        except Exception as error:  # the tokenizer lacks some characters
             pass_signals_on(error)
             ids = None
-        if ids is None or b"".join(self.tokens[token] for token in ids) != data:  # it has special tokens
+        if ids is None or b"".join(self.tokens[token] for token in ids) != data:  # not exactly these bytes
             return self._longest_first(data)
         return ids
 
     def _longest_first(self, data: bytes) -> list[int]:
-        """The longest token at each place; a byte without token is left out, as no text can have it."""
+        """Tokenize longest-first; bytes without a token cannot occur and are dropped."""
         ids, at = [], 0
         while at < len(data):
             for length in range(min(self._longest, len(data) - at), 0, -1):
@@ -91,19 +91,19 @@ class ConstraintVocabulary:
         return ids
 
 
-def checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
-    """A tokenizer whose tokens are byte strings; any other raises an `InputError`."""
+def checked(tokenizer: Tokenizer | None, name: str) -> ByteTokenizer:
+    """Return the tokenizer if its tokens are byte strings, else raise an `InputError`."""
     if isinstance(tokenizer, ByteTokenizer):
         return tokenizer
-    expected = "one whose tokens are byte strings, as those of specdec.tokenizer"
+    expected = "a tokenizer whose tokens are byte strings, such as those of specdec.tokenizer"
     what = "no tokenizer" if tokenizer is None else f"the tokenizer {type_of(tokenizer)}"
-    raise InputError.of(kind, tokenizer, expected, f"given, but the target has {what}")
+    raise InputError.of(name, tokenizer, expected, f"given, but the target has {what}")
 
 
 class LibraryTokenizer:
-    """A tokenizer as the library has it, and its tokens by their first bytes; `end_ids` end a text.
+    """The library's tokenizer object, and tokens by first byte; `end_ids` are end-of-text ids.
 
-    Without a token that ends a text the library gets one after the vocabulary, which no model has.
+    Without end-of-text ids, the library gets one beyond the model's vocabulary.
     """
 
     def __init__(
@@ -120,21 +120,21 @@ class LibraryTokenizer:
 
     @classmethod
     def of(
-        cls, library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: Sequence[int], kind: str
+        cls, library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: Sequence[int], name: str
     ) -> LibraryTokenizer:
-        """The library's tokenizer, made once for each tokenizer."""
+        """Return the library's tokenizer, created once per tokenizer."""
         ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
         with _lock:
             known = _tokenizers.setdefault(tokenizer, {})
             made = known.get((n_vocab, ends))
         if made is None:
-            made = cls(library, tokenizer, n_vocab, ends, kind == "schema")
+            made = cls(library, tokenizer, n_vocab, ends, name == "schema")
             with _lock:
                 made = known.setdefault((n_vocab, ends), made)
         return cast("LibraryTokenizer", made)
 
     def words_of(self, mask: bytes) -> bytes:
-        """A mask of the library without the end of text that no model has."""
+        """Return a mask of the library without the artificial end-of-text token."""
         if self._without is None:
             return mask[: self.n_bytes_of_mask]
         words = bytearray(mask)
@@ -143,23 +143,23 @@ class LibraryTokenizer:
 
     @cached_property
     def _starting(self) -> list[int]:
-        """The tokens with each first byte, as the bits of a number; only grammars ask."""
+        """Bit sets of the tokens with each first byte; only grammars need them."""
         bits = [bytearray((len(self.tokens) + 7) // 8) for _ in range(256)]
         for token, text in enumerate(self.tokens):
             bits[text[0]][token >> 3] |= 1 << (token & 7)
         return [int.from_bytes(words, "little") for words in bits]
 
     def shortest_forced(self, mask: bytes) -> int | None:
-        """The shortest token of a mask all of whose tokens begin with the same byte; None: they do not.
+        """Return the shortest token of a mask if all its tokens begin with the same byte, else None.
 
-        Longer ones may go on with what need not come.
+        Longer tokens may continue with bytes that are not forced.
         """
         left = int.from_bytes(mask, "little")
         if left == 0:
             return None
         lowest = (left & -left).bit_length() - 1
         first = self.tokens[lowest][0]
-        # What begins with _NO_TEXT is a token's name: of several of them none must come.
+        # Tokens that begin with _NO_TEXT are names: several of them force nothing.
         if first == _NO_TEXT or left & ~self._starting[first]:
             return None
         best = lowest
@@ -171,23 +171,23 @@ class LibraryTokenizer:
         return best
 
 
-# ------------------------------------------------------------------------------------------ endless bytes
+# ------------------------------------------------------------------------------- endless forced bytes
 
 _LEAST_BOUND: Final = 1 << 12
-"""Bytes that any grammar may force in a row."""
+"""Bytes in a row that any grammar may force."""
 _OPTIONS: Final = re.compile(r"^[ \t]*%llguidance\s*", re.MULTILINE)
-"""Where a grammar in Lark's syntax says the library's options, as a JSON object."""
+"""The statement with the library's options, a JSON object, in a Lark grammar."""
 
 
 def unforced(grammar: str) -> str | None:
-    """A grammar, in Lark's syntax, that forces no bytes; None: this one forces none."""
+    """Return a Lark grammar with forced bytes disabled, or None if it disables them already."""
     options: dict[str, Any] = {}
     rest, at = "", 0
     for found in _OPTIONS.finditer(grammar):
         try:
             given, end = json.JSONDecoder().raw_decode(grammar, found.end())
             options |= given
-        except (ValueError, TypeError, RecursionError):  # the library says what is wrong with it
+        except (ValueError, TypeError, RecursionError):  # the library reports the error
             return grammar
         rest, at = rest + grammar[at : found.start()], end
     if options.get("no_forcing") is True:
@@ -196,19 +196,19 @@ def unforced(grammar: str) -> str | None:
 
 
 class Watcher:
-    """A grammar whose forced bytes are not written, so that a place where these never end can be found.
+    """A grammar without forced bytes, used to detect positions where forced bytes would never end.
 
-    Only grammars have such places: a word of theirs is read as far as it goes, and what follows may begin
+    Only grammars can have such positions: their words are matched greedily, and the following text may begin
     like the word.
     """
 
     def __init__(self, matcher: Any, made: LibraryTokenizer, grammar: str) -> None:
         self.matcher, self._made = matcher, made
-        # Bytes in a row: more than the grammar's words have, if they are not repeated.
+        # More bytes in a row than the grammar's words have, unless they repeat.
         self._bound = max(_LEAST_BOUND, 2 * len(grammar.encode("utf-8", "surrogatepass")))
 
     def check(self, matcher: Any) -> None:
-        """Raise a `ConstraintError` if more bytes than the bound are forced where the matcher is."""
+        """Raise a `ConstraintError` if the matcher forces more bytes than the bound."""
         token = self._made.shortest_forced(matcher.compute_bitmask())
         if token is None:
             return
@@ -217,6 +217,6 @@ class Watcher:
             n_bytes += len(self._made.tokens[token])
             token = self._made.shortest_forced(ahead.compute_bitmask())
         if n_bytes > self._bound:
-            expected = "words that end, where what follows may begin like them"
-            found = f"more than {self._bound} bytes in a row, and no text has so many"
+            expected = "words that cannot absorb the text after them"
+            found = f"more than {self._bound} bytes in a row, without end"
             raise ConstraintError.of("grammar", None, expected, found, "forces")

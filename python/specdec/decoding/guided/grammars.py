@@ -1,4 +1,4 @@
-"""Constraints as ``llguidance`` compiles them; JSON schemas checked, and rewritten where it misreads them."""
+"""Grammars for ``llguidance``: size limits, and JSON schemas rewritten where it misreads them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, Final, Literal, TypeAlias
 from specdec.errors import ConstraintError, InputError, type_of
 from specdec.time_limit import TimeLimit
 
-ConstraintKind: TypeAlias = Literal["schema", "regex", "grammar"]
+ConstraintType: TypeAlias = Literal["schema", "regex", "grammar"]
 
 _MOST_BYTES: Final = 1 << 17
-"""Of a constraint's text; larger ones are refused."""
+"""Maximum bytes of a constraint's text."""
 
 
 def json_text(schema: Any) -> str:
-    """A JSON schema as text: of a dict, a bool, a text, or a class with the method ``model_json_schema``.
+    """Return a JSON schema as text, from a dict, a bool, text, or a class with ``model_json_schema``.
 
-    Objects of a class have no keys but those that it names, unless it allows others by name. Raises
-    InputError for something else, ConstraintError for a text that is no JSON.
+    Objects of a class get no keys beyond those it names, unless it allows extra keys. Raises InputError for
+    other types, ConstraintError for text that is not JSON.
     """
     if isinstance(schema, type) and callable(getattr(schema, "model_json_schema", None)):
         schema = copy.deepcopy(schema.model_json_schema())  # type: ignore[attr-defined]
@@ -33,12 +33,12 @@ def json_text(schema: Any) -> str:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise ConstraintError.about("schema", f"schema is no JSON: {error}") from None
+            raise ConstraintError.about("schema", f"schema is not valid JSON: {error}") from None
     if not isinstance(schema, Mapping | bool):
         expected = "a dict, True, the text of a JSON schema, or a class with the method model_json_schema"
         raise InputError.of("schema", schema, expected, type_of(schema))
     if schema is False:
-        raise ConstraintError.about("schema", "schema is False: no text has it")
+        raise ConstraintError.about("schema", "schema is False, which no text matches")
     if schema is True:
         schema = {}
     try:
@@ -47,22 +47,22 @@ def json_text(schema: Any) -> str:
         raise ConstraintError.about("schema", f"schema cannot be written as JSON: {error}") from None
 
 
-def _check_size(kind: str, text: str) -> None:
+def _check_size(name: str, text: str) -> None:
     n_bytes = len(text.encode("utf-8", "surrogatepass"))
     if n_bytes > _MOST_BYTES:
-        raise ConstraintError.about(kind, f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
+        raise ConstraintError.about(name, f"{name} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
 
 
-def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
-    """The grammar that the library compiles; a ConstraintError for what is too large or would never end."""
-    text: str = json_text(given) if kind == "schema" else given
-    _check_size(kind, text)
+def grammar_of(library: Any, name: ConstraintType, given: Any) -> str:
+    """Return the grammar to compile; raises ConstraintError if it is too large or would never end."""
+    text: str = json_text(given) if name == "schema" else given
+    _check_size(name, text)
     matcher: Any = library.LLMatcher
-    if kind == "schema":
+    if name == "schema":
         _check_schema(schema := json.loads(text))
         rewrite_schema(library, schema)
         return str(matcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE))
-    if kind == "regex":
+    if name == "regex":
         return str(matcher.grammar_from_regex(text))
     from llguidance.gbnf_to_lark import any_to_lark
 
@@ -70,30 +70,30 @@ def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
         lark = any_to_lark(given)
     except Exception:
         if "::=" not in given:
-            expected = "a line 'start: …' (Lark) or 'root ::= …' (GBNF)"
-            found = "no rule that a text begins with"
+            expected = "a rule 'start: …' (Lark) or 'root ::= …' (GBNF)"
+            found = "no start rule"
             raise ConstraintError.of("grammar", given, expected, found, "has") from None
         raise
     return str(matcher.grammar_from_lark(lark))
 
 
-# ------------------------------------------------------------------------------------------- what may cost
+# ------------------------------------------------------------------------------------------- cost limits
 
-# Bounds in the library's units: building a grammar takes some seconds, the states of its lexer some hundred
-# megabytes. They say little about time, which mask_time.py bounds.
+# Bounds in the library's units: a grammar compiles in seconds, its lexer's states take up to some hundred
+# megabytes. They hardly bound time; mask_time.py does.
 LIBRARY_LIMITS: Final = {
     "max_items_in_row": 2000, "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000,
     "step_max_items": 50_000, "max_lexer_states": 50_000, "max_grammar_size": 20_000, "verbose_errors": False,
 }  # fmt: skip
 
-_MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
+_MOST_JOINED: Final = 16  # simultaneous patterns: time doubles with each
 
-# In a regular expression: white space any number of times.
+# Unbounded white space in a regular expression.
 _SPACE: Final = re.compile(r"(\\[snrt]| |\[( |\\[snrt]|[\n\r\t])+\])([*+]|\{\d+,\})")
 
 
 def _check_schema(schema: Any) -> None:
-    """Refuse what the library would compile or write for ever: many joined patterns, endless separators."""
+    """Refuse schemas that would compile or write forever: many allOf patterns, endless separators."""
     patterns: set[str] = set()
     n_entries = 0
     for part in _objects(schema):
@@ -103,7 +103,7 @@ def _check_schema(schema: Any) -> None:
         for name in ("item_separator", "key_separator", "whitespace_pattern"):
             pattern = given.get(name) if isinstance(given, dict) else None
             if isinstance(pattern, str) and re.search(r"[*+]|\{\d*,\}", _SPACE.sub("", pattern)):
-                expected = "nothing but white space any number of times"
+                expected = "no unbounded repetition but white space"
                 raise ConstraintError.of("schema", pattern, expected, f"x-guidance.{name} {pattern!r}", "has")
     n_joined = min(len(patterns), n_entries)
     if n_joined > _MOST_JOINED:
@@ -112,7 +112,7 @@ def _check_schema(schema: Any) -> None:
 
 
 def _objects(schema: Any) -> Iterator[dict[str, Any]]:
-    """All objects within a schema."""
+    """Yield all objects within a schema."""
     left = [schema]
     while left:
         part = left.pop()
@@ -126,16 +126,16 @@ def _objects(schema: Any) -> Iterator[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------- rewriting
 
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON as Python writes it: a space after "," and ":", and no other between tokens."""
+"""Separators as Python writes JSON: a space after "," and ":", and none elsewhere."""
 
-# Formats that describe what a value is for, not its characters, so any string has them. Those of numbers do
-# not restrict strings.
+# Formats that describe meaning, not characters, so they allow any string. Formats of numbers do not
+# restrict strings.
 _ANNOTATING_FORMATS: Final = (
     "password", "binary", "path", "file-path", "directory-path", "zoneinfo",
     "int32", "int64", "float", "double",
 )  # fmt: skip
 
-_REWRITE_S: Final = 2.0  # of processor time, for all patterns of a schema
+_REWRITE_S: Final = 2.0  # processor seconds for all patterns of a schema
 
 _OF_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _OF_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -146,7 +146,7 @@ _ALONE: Final = (
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """The schema and all schemas within it that are objects; values such as those of `const` are none."""
+    """Yield the schema and all object schemas within it, but not values such as those of `const`."""
     left = [schema]
     while left:
         part = left.pop()
@@ -163,10 +163,10 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def close_objects(schema: Any) -> None:
-    """Allow no further keys in the objects of a schema that has been made of a class.
+    """Forbid extra keys in the objects of a schema made from a class.
 
-    By default pydantic ignores keys that a class does not name, and its schemas do not mention them. A model
-    would invent them without end. Objects that allow or forbid further keys stay as they are.
+    pydantic by default ignores extra keys and omits them in schemas; a model would invent them without end.
+    Objects that allow or forbid extra keys explicitly are unchanged.
     """
     for part in _schemas(schema):
         if "properties" in part and not part.keys() & {"additionalProperties", "unevaluatedProperties"}:
@@ -189,14 +189,14 @@ def rewrite_schema(library: Any, schema: Any) -> None:
 def _join_patterns(
     library: Any, properties: dict[str, Any], patterns: dict[str, Any], limit: TimeLimit
 ) -> None:
-    """Move patterns that match named keys only to these keys.
+    """Move patterns that match only named keys to these keys.
 
-    The library would offer another key of such a pattern, and then find none.
+    Otherwise the library would offer another key for such a pattern, and then find none.
     """
     names = tuple(properties)
     for pattern in filter(_may_be_finite, list(patterns)):
         if limit.is_over:
-            found = f"longer than {_REWRITE_S:g} s to match keys of properties with patternProperties"
+            found = f"longer than {_REWRITE_S:g} s to match properties with patternProperties"
             raise ConstraintError.of("schema", None, "fewer of both", found, "takes")
         matched = _only_matches(library, pattern, names)
         if matched is not None:
@@ -206,14 +206,14 @@ def _join_patterns(
 
 
 def _may_be_finite(pattern: str) -> bool:
-    """Whether a pattern may match a finite number of keys."""
+    """Whether a pattern may match only finitely many keys."""
     plain = re.sub(r"\\.|\[(\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
     return plain.startswith("^") and plain.endswith("$") and not re.search(r"[*+]|\{\d*,\}", plain)
 
 
 @functools.lru_cache(maxsize=256)
 def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names that match a pattern; None if other keys match it too."""
+    """Return the names that match a pattern; None if other keys match too."""
     of_pattern = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": {"const": 0}}
     accepts = _prefixes_of(library, {"type": "object", **of_pattern})
     matched = tuple(name for name in names if accepts(json.dumps({name: 1}, ensure_ascii=False)[:-1]))
@@ -228,7 +228,7 @@ def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[s
 
 
 def _prefixes_of(library: Any, schema: dict[str, Any]) -> Callable[[str], bool]:
-    """Whether a text of a schema, JSON as Python writes it, may begin so."""
+    """Return a function that tells whether a JSON text of a schema may start with a prefix."""
     grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
     tokenizer, limits = _byte_tokenizer(library), library.LLParserLimits(**LIBRARY_LIMITS)
     matcher = library.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
@@ -240,32 +240,32 @@ def _byte_tokenizer(library: Any) -> Any:
     return library.LLTokenizer("byte")
 
 
-# --------------------------------------------------------------------------------------- where a fault is
+# --------------------------------------------------------------------------------------- error locations
 
-_FAULT_S: Final = 1.0  # seconds in which parts of a schema are tried
+_FAULT_S: Final = 1.0  # seconds for the search
 _NO_SCHEMAS: Final = ("const", "default", "enum", "examples")
 _SHARED: Final = ("$defs", "definitions")
 
 
-def place_of_fault(given: Any, error_of: Callable[[Any], str]) -> str:
-    """Find the JSON pointer of the innermost part of a schema with its error, as far as time allows.
+def fault_pointer(given: Any, error_of: Callable[[Any], str]) -> str:
+    """Find the JSON pointer of the innermost part of a schema that has its error, as time allows.
 
-    `error_of` is the library's error of a schema, "" where it has none.
+    `error_of` returns the library's error for a schema, or "".
     """
     schema = json.loads(json_text(given))
     shared = {name: schema[name] for name in _SHARED if name in schema}
     wanted, until = error_of(schema), time.monotonic() + _FAULT_S
-    place, left = "", _parts(schema)
+    pointer, left = "", _parts(schema)
     while time.monotonic() < until and (tried := next(left, None)) is not None:
         names, part = tried
         if error_of(shared | part) == wanted:
-            place += "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
+            pointer += "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
             left = _parts(part)
-    return place
+    return pointer
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """What may be schemas right within a schema, by their names: values, and what lists and maps hold."""
+    """Yield likely subschemas with their names: values, and entries of lists and maps."""
     for name, value in schema.items():
         if name in _NO_SCHEMAS or not isinstance(value, dict | list):
             continue

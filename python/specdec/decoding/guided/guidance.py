@@ -1,4 +1,4 @@
-"""Constraints read by ``llguidance``: JSON schemas, regular expressions and grammars, on a model's tokens."""
+"""`Guidance`: JSON schemas, regular expressions and grammars as token constraints, by ``llguidance``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from specdec.decoding.guided.constraint_vocabulary import LibraryTokenizer, Watcher, checked, unforced
-from specdec.decoding.guided.grammars import LIBRARY_LIMITS, ConstraintKind, grammar_of, place_of_fault
+from specdec.decoding.guided.grammars import LIBRARY_LIMITS, ConstraintType, fault_pointer, grammar_of
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import ConstraintError, InputError, MissingConstraintError, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 
 T = TypeVar("T")
 
-_MOST_COMPILED: Final = 64  # constraints that stay compiled
+_MOST_COMPILED: Final = 64  # compiled constraints to cache
 
 _lock: Final = threading.Lock()
 _known: Final[OrderedDict[Any, _Compiled]] = OrderedDict()
@@ -33,43 +33,44 @@ def _library() -> Any:
 
 
 class Guidance:
-    """What ``llguidance`` reads, as a `specdec.Constraint`; `of` makes one.
+    """A `specdec.Constraint` read by ``llguidance``; created by `of`.
 
-    `mask_s` is the processor time that the masks of its texts have taken, in seconds.
+    `mask_s` is the processor time spent on the masks of its texts, in seconds.
     """
 
     raises: Final = ConstraintError
-    """What its states raise. After a draft token the core forgets this alone, not a signal handler's."""
+    """Error type of its states. After a draft token the core ignores only this type."""
 
     def __init__(self, compiled: _Compiled, tokenizer: ByteTokenizer) -> None:
         self._compiled = compiled
-        self._tokenizer = tokenizer  # stays as long as texts are written in it
+        self._tokenizer = tokenizer  # keeps it alive
         self.mask_s = 0.0
 
     @classmethod
     def of(
-        cls, kind: ConstraintKind, given: Any, tokenizer: Tokenizer | None, n_vocab: int,
+        cls, name: ConstraintType, given: Any, tokenizer: Tokenizer | None, n_vocab: int,
         end_ids: Sequence[int],
     ) -> Guidance:  # fmt: skip
-        """Compile a JSON schema, a regular expression, or a grammar in Lark's syntax or GBNF, each once.
+        """Compile a JSON schema, a regular expression, or a grammar (Lark or GBNF), each only once.
 
-        `n_vocab` are the tokens of the target, which may have more than its tokenizer; `end_ids` end a text.
+        `n_vocab` is the target's vocabulary size, which may exceed its tokenizer's; `end_ids` are end-of-text
+        ids.
         """
         library = _library()
-        tokenizer = checked(tokenizer, kind)
-        made = LibraryTokenizer.of(library, tokenizer, n_vocab, end_ids, kind)
+        tokenizer = checked(tokenizer, name)
+        made = LibraryTokenizer.of(library, tokenizer, n_vocab, end_ids, name)
         try:
-            grammar = grammar_of(library, kind, given)
-        except InputError:  # a ConstraintError is one
+            grammar = grammar_of(library, name, given)
+        except InputError:  # includes ConstraintError
             raise
-        except Exception as error:  # what the library raises has no common type
-            raise ConstraintError.about(kind, f"{kind} cannot be read: {error}") from None
-        key = (id(made), kind, grammar)
+        except Exception as error:  # the library's errors have no common type
+            raise ConstraintError.about(name, f"{name} cannot be read: {error}") from None
+        key = (id(made), name, grammar)
         with _lock:
             if (compiled := _known.get(key)) is not None:
                 _known.move_to_end(key)
                 return cls(compiled, tokenizer)
-        compiled = in_time(kind, partial(_Compiled, library, made, kind, given, grammar))
+        compiled = in_time(name, partial(_Compiled, library, made, name, given, grammar))
         with _lock:
             _known[key] = compiled
             while len(_known) > _MOST_COMPILED:
@@ -77,38 +78,39 @@ class Guidance:
         return cls(compiled, tokenizer)
 
     def start(self, tokens: Sequence[int]) -> GuidanceState:
-        """The state in which a new text begins; the prompt does not count."""
+        """Return the state at the start of a new text; the prompt does not matter."""
         compiled = self._compiled
-        # Only the rows of a grammar's parser can get long: the lexer of the others has a bound on its steps.
-        meter = MaskMeter(compiled.kind, compiled.kind == "grammar", self._spend)
-        watched = None if compiled.watcher is None else compiled.watcher.matcher
-        return GuidanceState(_Reader(compiled, compiled.matcher, watched), meter)
+        # Only a grammar's parser rows can get long: the lexer of schemas and regexes has a bound on its
+        # steps.
+        meter = MaskMeter(compiled.name, compiled.name == "grammar", self._spend)
+        leading = None if compiled.watcher is None else compiled.watcher.matcher
+        return GuidanceState(_Reader(compiled, compiled.matcher, leading), meter)
 
     def _spend(self, seconds: float) -> None:
         self.mask_s += seconds
 
 
-_MOST_UNREAD: Final = 64  # tokens that a matcher has not read
+_MOST_UNREAD: Final = 64  # tokens appended but not read by the matcher
 
 
 class GuidanceState:
-    """What a `Guidance` knows after some tokens.
+    """State of a `Guidance` after some tokens.
 
-    The library's matcher is copied and reads the tokens when its mask is asked for: after tokens that follow
-    from the constraint alone nobody asks, as the matcher before them has said what they are.
+    The library's matcher is copied and reads the pending tokens only when a mask is requested. Forced tokens
+    need no mask, because the matcher before them has already named them.
     """
 
     __slots__ = ("_ended", "_forced", "_job", "_meter", "_n_passed", "_reader", "_unread")
 
     def __init__(self, reader: _Reader, meter: MaskMeter) -> None:
         self._meter = meter
-        self._job: MaskJob | None = None  # which computes the mask, and uses what is below
-        self._reader = reader  # of a state before this one, or of this one; shared
-        # Tokens that it has not read; None: it is this state's.
+        self._job: MaskJob | None = None  # computes the mask from the fields below
+        self._reader = reader  # at this state or an earlier one; shared
+        # Tokens that the reader has not read; None: it is at this state.
         self._unread: tuple[int, ...] | None = ()
-        # Tokens that a reader says must come; None: not asked.
+        # Forced tokens after the reader's position; None: unknown.
         self._forced: list[int] | None = None
-        self._n_passed = 0  # how many of these have come
+        self._n_passed = 0  # forced tokens already appended
         self._ended = False
 
     def fork(self) -> GuidanceState:
@@ -135,9 +137,9 @@ class GuidanceState:
             self._forced, self._n_passed = None, 0
 
     def mask(self) -> bytes | None:
-        """The words of the tokens that may come next; None: the text is complete.
+        """Return the bit mask of allowed tokens; None: the text is complete.
 
-        Raises ConstraintError if it takes too long to find them, or the text cannot go on here.
+        Raises ConstraintError if this takes too long, or if the text cannot continue.
         """
         if self._ended:
             return None
@@ -163,36 +165,36 @@ class GuidanceState:
 
 
 class _Reader:
-    """The library's matcher at one position of a text; of a grammar also that of its `Watcher`.
+    """The library's matcher at one position of a text, and for a grammar that of its `Watcher`.
 
-    Both stay at their position: a later one has copies. The library's own way back, ``rollback``, leaves
-    masks that are those of other positions, and is refused by grammars with ``stop=`` or ``max_tokens=``.
+    Readers stay at their position; later positions use copies. The library's ``rollback`` leaves masks of
+    other positions, and grammars with ``stop=`` or ``max_tokens=`` refuse it.
     """
 
-    __slots__ = ("_matcher", "_watched", "compiled")
+    __slots__ = ("_leading", "_matcher", "compiled")
 
-    def __init__(self, compiled: _Compiled, matcher: Any, watched: Any | None) -> None:
-        self.compiled, self._matcher, self._watched = compiled, matcher, watched
+    def __init__(self, compiled: _Compiled, matcher: Any, leading: Any | None) -> None:
+        self.compiled, self._matcher, self._leading = compiled, matcher, leading
 
     def after(self, tokens: Sequence[int]) -> _Reader:
-        """The reader after some more tokens."""
-        copies = [None if one is None else one.deep_copy() for one in (self._matcher, self._watched)]
+        """Return the reader after some more tokens."""
+        copies = [None if one is None else one.deep_copy() for one in (self._matcher, self._leading)]
         for copy in copies:
             if copy is not None and tokens and not copy.consume_tokens(list(tokens)):
                 raise self.compiled.error_of(copy)
         return _Reader(self.compiled, *copies)
 
     def forced(self) -> list[int]:
-        """The tokens that must come here, one after the other."""
+        """Return the tokens that must follow, in order."""
         if self.compiled.watcher is not None:
-            self.compiled.watcher.check(self._watched)
+            self.compiled.watcher.check(self._leading)
         tokens: list[int] = self._matcher.compute_ff_tokens()
         if self._matcher.is_error():
             raise self.compiled.error_of(self._matcher)
         return tokens
 
     def mask(self) -> bytes | None:
-        """The words of the tokens that may come here; None: the text is complete."""
+        """Return the bit mask of the tokens allowed here; None: the text is complete."""
         words = self.compiled.made.words_of(self._matcher.compute_bitmask())
         if self._matcher.is_error():
             raise self.compiled.error_of(self._matcher)
@@ -200,21 +202,21 @@ class _Reader:
 
 
 class _Compiled:
-    """What all texts of a constraint share: the matcher where a text begins, which stays there.
+    """A compiled constraint, shared by its texts: the matcher at the start of a text.
 
-    `watcher` is that of a grammar which may force bytes without end. A constraint that no text satisfies is
+    `watcher` belongs to a grammar that may force bytes without end. Constraints that no text satisfies are
     refused.
     """
 
     def __init__(
-        self, library: Any, made: LibraryTokenizer, kind: ConstraintKind, given: Any, grammar: str
+        self, library: Any, made: LibraryTokenizer, name: ConstraintType, given: Any, grammar: str
     ) -> None:
-        self.kind, self.made = kind, made
-        self._has_patterns = kind == "schema" and '"patternProperties"' in grammar
+        self.name, self.made = name, made
+        self._has_patterns = name == "schema" and '"patternProperties"' in grammar
         limits = library.LLParserLimits(**LIBRARY_LIMITS)
         matcher_of = partial(library.LLMatcher, made.tokenizer, log_level=0, limits=limits)
         self.watcher: Watcher | None = None
-        if kind == "grammar" and (unwritten := unforced(grammar)) is not None:
+        if name == "grammar" and (unwritten := unforced(grammar)) is not None:
             self.watcher = Watcher(matcher_of(unwritten), made, grammar)
             self.watcher.check(self.watcher.matcher)
         self.matcher = matcher_of(grammar)
@@ -223,70 +225,68 @@ class _Compiled:
         begun.compute_bitmask()
         if begun.is_error():
             pointer = ""
-            if kind == "schema" and self.matcher.is_error():
-                pointer = place_of_fault(
-                    given, lambda x: matcher_of(grammar_of(library, kind, x)).get_error()
-                )
+            if name == "schema" and self.matcher.is_error():
+                pointer = fault_pointer(given, lambda x: matcher_of(grammar_of(library, name, x)).get_error())
             raise self.error_of(begun, pointer)
 
     def word_of(self, token: int) -> bytes:
-        """The mask of one token."""
+        """Return the bit mask of one token."""
         words = bytearray(self.made.n_bytes_of_mask)
         words[token >> 3] = 1 << (token & 7)
         return bytes(words)
 
     def error_of(self, matcher: Any, pointer: str = "") -> ConstraintError:
-        """What the library says of a fault, in a line; `pointer` is a JSON pointer in a schema."""
-        reason = _fault_of_pattern(self.kind, matcher)
+        """Make the error for the library's message; `pointer` is a JSON pointer in a schema."""
+        reason = _fault_of_pattern(self.name, matcher)
         reason = reason or " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
         if "NoExtension" in reason:
-            reason = "no text satisfies it that goes on from here in the target's tokens"
+            reason = "no text satisfies it: the target's tokens cannot continue from here"
             if self._has_patterns:
                 reason += (
-                    ", or llguidance began a key of patternProperties where all keys that match have come; "
-                    "expected patterns that no key of properties matches"
+                    ", or llguidance began another key of patternProperties after all matching keys; "
+                    "expected patterns that match no key of properties"
                 )
         if "Unknown format" in reason:
             reason += (
-                "; expected one that llguidance reads (date-time, date, time, duration, email, hostname, "
-                'ipv4, ipv6, uuid, uri), a pattern, or "x-guidance": {"lenient": true} in the schema, with '
-                "which unknown formats are ignored"
+                "; expected one that llguidance supports (date-time, date, time, duration, email, hostname, "
+                'ipv4, ipv6, uuid, uri), a pattern, or "x-guidance": {"lenient": true} in the schema, which '
+                "ignores unknown formats"
             )
-        where = f"{self.kind}, at {pointer}" if pointer else self.kind
-        return ConstraintError.about(self.kind, f"{where}: {reason or 'a token may not come here'}")
+        where = f"{self.name}, at {pointer}" if pointer else self.name
+        return ConstraintError.about(self.name, f"{where}: {reason or 'this token is not allowed here'}")
 
 
 _PATTERN_ERROR: Final = re.compile(
-    r"(?P<place>at \d+\(\d+\): )?.*regex parse error:\n"
+    r"(?P<line>at \d+\(\d+\): )?.*regex parse error:\n"
     r" {4}(?P<pattern>.*)\n {4}(?P<before> *)\^+\nerror: (?P<why>.*)"
 )
 
 
-def _fault_of_pattern(kind: ConstraintKind, matcher: Any) -> str | None:
-    """What is wrong with a regular expression, and where; the library shows its own grammar of it."""
+def _fault_of_pattern(name: ConstraintType, matcher: Any) -> str | None:
+    """Return the error in a regular expression and its position; the library reports its own rewriting."""
     found = _PATTERN_ERROR.search(matcher.get_error())
     if found is None:
         return None
-    place = (found["place"] or "") if kind == "grammar" else ""
+    line = (found["line"] or "") if name == "grammar" else ""
     pattern, at = found["pattern"], len(found["before"])
-    return f"{place}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
+    return f"{line}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
 
 
 # ---------------------------------------------------------------------------------------------- compiling
 
-_COMPILE_S: Final = 20.0  # seconds in which a constraint is compiled
-_MOST_LEFT: Final = 2  # constraints that took longer and are still being compiled
-# Bytes of stack: the library goes into rules by recursion, as deep as the largest constraint has room for.
+_COMPILE_S: Final = 20.0  # time limit for compiling a constraint
+_MOST_LEFT: Final = 2  # compilations past the limit that may still be running
+# Bytes of stack: the library recurses into rules, as deep as the largest constraint allows.
 _STACK: Final = 256 << 20
 
 _threads_lock: Final = threading.Lock()
 _left: Final[list[threading.Thread]] = []
 
 
-def in_time(kind: str, compile_it: Callable[[], T]) -> T:
-    """What a function returns, in a thread with a deep stack, if that takes no longer than it may.
+def in_time(name: str, compile_it: Callable[[], T]) -> T:
+    """Run a function with a deep stack and a time limit, and return its result.
 
-    A thread that takes longer cannot be ended: when there are several such, other constraints are refused.
+    A thread past the limit cannot be stopped; while several such threads run, new constraints are refused.
     """
     results: list[T | BaseException] = []
 
@@ -300,8 +300,8 @@ def in_time(kind: str, compile_it: Callable[[], T]) -> T:
     with _threads_lock:
         _left[:] = [one for one in _left if one.is_alive()]
         if len(_left) >= _MOST_LEFT:
-            found = f"while {len(_left)} that took longer than {_COMPILE_S:g} s are still being compiled"
-            raise ConstraintError.of(kind, None, "none", found, "is refused")
+            found = f"while {len(_left)} others are still compiling after {_COMPILE_S:g} s"
+            raise ConstraintError.of(name, None, "none", found, "is refused")
         usual = threading.stack_size(_STACK)
         try:
             thread.start()
@@ -312,7 +312,7 @@ def in_time(kind: str, compile_it: Callable[[], T]) -> T:
         with _threads_lock:
             _left.append(thread)
         found = f"longer than {_COMPILE_S:g} s to compile"
-        raise ConstraintError.of(kind, None, "a simpler one", found, "takes")
+        raise ConstraintError.of(name, None, "a simpler one", found, "takes")
     (result,) = results
     if isinstance(result, BaseException):
         raise result

@@ -1,4 +1,4 @@
-"""The processor time that the masks of a text take: bounded for each mask and for the whole text."""
+"""Limits on the processor time of masks: for each mask and for a whole text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Final, TypeAlias
 from specdec.errors import ConstraintError
 
 Mask: TypeAlias = bytes | None
-_MOST_MASK_S: Final = 0.05  # of one mask
-_ANY_TEXT_S: Final = 0.5  # of all masks of a text, in addition to what each may take on average
+_MOST_MASK_S: Final = 0.05  # limit for one mask
+_ANY_TEXT_S: Final = 0.5  # limit for all masks of a text, plus the following average per mask
 _EACH_MASK_S: Final = 0.02
-_MOST_LATE: Final = 2  # masks past their time that are still being computed, where others are to begin
-_CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others,
-_EACH_CHEAP_S: Final = 0.002  # and what each of them may add on average
+_MOST_LATE: Final = 2  # masks past their limit that may still run while others begin
+_CHEAP_S: Final = 0.05  # a text below this is not refused for the late masks of others; plus, per mask,
+_EACH_CHEAP_S: Final = 0.002  # this average
 
-# Processor time of the worker: on a busy machine it may have got none while its caller waited. Elapsed time
-# where a thread cannot read the clock of another.
+# Processor time of the worker: on a busy machine it may not have run while its caller waited. Elapsed time
+# if a thread cannot read another's clock.
 _clock_of: Final[Callable[[int], int] | None] = getattr(time, "pthread_getcpuclockid", None)
 _now: Final = time.perf_counter if _clock_of is None else time.thread_time
 
@@ -39,7 +39,7 @@ class MaskJob:
         self._worker: _Worker | None = None
         self._ended = threading.Lock()
         self.begun: float | None = None
-        self.seconds = 0.0  # of processor time, of a job that has ended
+        self.seconds = 0.0  # processor time of a finished job
 
     @property
     def is_new(self) -> bool:
@@ -87,7 +87,7 @@ class MaskJob:
 
 
 class _Worker:
-    """A thread that computes one mask after another."""
+    """A thread that computes masks one after another."""
 
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue[tuple[MaskJob, threading.Lock]] = queue.SimpleQueue()
@@ -104,57 +104,57 @@ class _Worker:
             del job, ended
 
     def seconds_since(self, begun: float | None) -> float:
-        """Processor time of the thread since it began a job; 0 before that."""
+        """Return the processor seconds of the thread since it began a job; 0 before that."""
         if begun is None:
             return 0.0
         return (_now() if self._clock is None else time.clock_gettime(self._clock)) - begun
 
 
 class MaskMeter:
-    """Computes the masks of one text within bounds on the time of each mask and of all.
+    """Computes the masks of one text, with limits on the time of each mask and of all.
 
-    `in_thread`: in threads, so that a caller never waits longer than the bound; otherwise they are only
-    measured. `spend` is called with the processor time of each mask that a caller has waited for.
+    `in_thread`: compute in threads, so that a caller never waits longer than the limit; otherwise only
+    measure. `spend` receives the processor time of each mask that a caller has waited for.
     """
 
-    __slots__ = ("_in_thread", "_kind", "_n_masks", "_seconds", "_spend")
+    __slots__ = ("_in_thread", "_n_masks", "_name", "_seconds", "_spend")
 
-    def __init__(self, kind: str, in_thread: bool, spend: Callable[[float], object]) -> None:
-        self._kind, self._in_thread, self._spend = kind, in_thread, spend
+    def __init__(self, name: str, in_thread: bool, spend: Callable[[float], object]) -> None:
+        self._name, self._in_thread, self._spend = name, in_thread, spend
         self._n_masks = 0
         self._seconds = 0.0
 
     def mask(self, job: MaskJob) -> Mask:
-        """The mask of a job, new or late; a ConstraintError where it, or all so far, takes too long."""
+        """Return the mask of a job, new or late; raises ConstraintError past a time limit."""
         is_new, in_time = job.is_new, True
         if is_new:
             self._check()
             self._n_masks += 1
         if self._in_thread:
             in_time = job.run_in_thread(_MOST_MASK_S)
-        elif is_new:  # else it has raised, and raises again
+        elif is_new:  # otherwise it has raised, and raises again
             job.run()
         seconds = job.seconds if in_time else _MOST_MASK_S
         self._seconds += seconds
         self._spend(seconds)
         if not in_time:
-            found = f"longer than {_MOST_MASK_S:g} s to find the tokens that may come next"
-            raise ConstraintError.of(self._kind, None, "a less ambiguous one", found, "takes")
+            found = f"longer than {_MOST_MASK_S:g} s to find the allowed tokens"
+            raise ConstraintError.of(self._name, None, "a less ambiguous one", found, "takes")
         return job.result()
 
     def _check(self) -> None:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
-            found = f"{self._seconds:.2f} s to find what may come next in {self._n_masks} positions of a text"
+            found = f"{self._seconds:.2f} s to find the allowed tokens at {self._n_masks} positions of a text"
             expected = f"at most {_EACH_MASK_S:g} s each on average"
-            raise ConstraintError.of(self._kind, None, expected, found, "has taken")
+            raise ConstraintError.of(self._name, None, expected, found, "has taken")
         is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
         if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:
-            found = f"while masks of {len(_late)} texts that were given up are still being found"
-            raise ConstraintError.of(self._kind, None, "none", found, "is refused")
+            found = f"while abandoned masks of {len(_late)} texts are still being computed"
+            raise ConstraintError.of(self._name, None, "none", found, "is refused")
 
 
 def _forget() -> None:
-    """Forget the threads of the parent, which a forked process does not have."""
+    """Forget the parent's threads, which a forked process does not have."""
     _idle.clear()
     _late.clear()
 

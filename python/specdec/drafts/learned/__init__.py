@@ -1,1 +1,1 @@
-"""Drafts that are learned for a target: a folder for each method, and what methods share."""
+"""Learned drafts: a folder per method, and shared code."""

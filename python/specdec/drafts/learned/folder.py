@@ -1,12 +1,12 @@
-"""Folders of learned drafts: ``config.json`` and ``model.safetensors``, read, checked and written.
+"""Folders of learned drafts: ``config.json`` and ``model.safetensors``.
 
-``config.json`` has the fields of the method, and ``specdec_draft``, the version of the format; ``method``;
-``target``, a `TargetIdentity`; ``captures``, the target's hidden states that it reads, by how many layers
-come before them; ``n_draft_vocab``, how many of the target's tokens it may draft; and ``weights``, a word
-that ``model.safetensors`` has too, so that halves of different drafts are not taken for one.
+``config.json`` has the method's own fields and ``specdec_draft``, the format version; ``method``; ``target``,
+a `TargetIdentity`; ``captures``, the target's hidden states that the draft reads, by the number of layers
+before them; ``n_draft_vocab``, the size of the draft's vocabulary; and ``weights``, a random word that
+``model.safetensors`` repeats, to detect files of different drafts.
 
-``model.safetensors`` holds the tensors of the method in f32, f16 or bf16, and ``d2t``, int64 [n_draft_vocab],
-if there are fewer tokens than the target's: token i of the draft is token ``i + d2t[i]`` of the target.
+``model.safetensors`` holds the method's tensors in f32, f16 or bf16, and ``d2t``, int64 [n_draft_vocab], for
+a reduced vocabulary: token i of the draft is token ``i + d2t[i]`` of the target.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ WEIGHTS_NAME: Final = "model.safetensors"
 VERSION: Final = 1
 MAX_CAPTURES: Final = _core.MAX_CAPTURES
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-"""The tensors of a draft, all of them, by name."""
+"""Shapes of all tensors of a draft, by name."""
 Core = TypeVar("Core")
 
 
 def configuration_digest(config: ModelConfig) -> str:
-    """Digest a canonical configuration, less the length of its context.
+    """Digest a canonical configuration without its context length.
 
-    Defaults count as absent and numbers have 6 digits, so that it outlives new fields and other libraries.
+    Omits default values and rounds to 6 digits, to be stable under new fields and other libraries.
     """
 
     def plain(value: Any) -> Any:
@@ -77,7 +77,7 @@ def configuration_digest(config: ModelConfig) -> str:
 
 
 def _vocabulary_digest(model: Model) -> str | None:
-    """Digest a model's tokens; None where they cannot be seen."""
+    """Digest a model's tokens; None if they are unknown."""
     if not isinstance(model.tokenizer, ByteTokenizer):
         return None
     digest = hashlib.blake2b(digest_size=16)
@@ -91,18 +91,18 @@ def _vocabulary_digest(model: Model) -> str | None:
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """The target that a draft was trained for: what it computes and what its tokens are, not its weights."""
+    """Configuration and tokens of the target that a draft was trained for, without its weights."""
 
-    name: str  # on the hub, or the end of its path: the whole would tell others where that was
+    name: str  # hub name, or the last two parts of the path
     d_model: int
     n_layer: int
     n_vocab: int
-    fingerprint: str  # a digest of its configuration
-    vocabulary: str | None = None  # a digest of its tokens; None where they cannot be seen
+    fingerprint: str  # digest of the configuration
+    vocabulary: str | None = None  # digest of the tokens; None if unknown
 
     @classmethod
     def of(cls, target: Model) -> TargetIdentity:
-        """Return that of a model."""
+        """Return the cached identity of a model."""
         found = _IDENTITIES.get(target)
         if found is None:
             config, hub = target.config, None if target.origin is None else target.origin.files.hub
@@ -115,20 +115,20 @@ class TargetIdentity:
 
     @classmethod
     def read(cls, holder: Fields) -> TargetIdentity:
-        """Read it from the object ``target`` in an object of a file."""
+        """Read the object ``target`` of a JSON object."""
         fields = holder.inner("target")
         sizes = {name: fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")}
         texts = {name: fields.text(name) for name in ("name", "fingerprint")}
         return cls(**sizes, **texts, vocabulary=fields.text("vocabulary", default=None))
 
     def check(self, target: Model, draft: str) -> None:
-        """Refuse another target, and name both; `draft` is the draft's name in the message."""
+        """Refuse another target; `draft` names the draft in the message."""
         self._check_sizes(target, draft, "d_model", "n_layer", "n_vocab")
         given = TargetIdentity.of(target).fingerprint
         if self.fingerprint != given:
             expected = f"one with the fingerprint {shown(self.fingerprint)}, not {given}"
             trained = self._trained(draft, target)
-            raise InputError(f"{trained} of another configuration and the same sizes; expected {expected}")
+            raise InputError(f"{trained} with the same sizes but another configuration; expected {expected}")
         self.check_tokens(target, draft)
 
     def check_tokens(self, target: Model, draft: str) -> None:
@@ -136,35 +136,37 @@ class TargetIdentity:
         self._check_sizes(target, draft, "n_vocab")
         given = TargetIdentity.of(target).vocabulary
         if None not in (self.vocabulary, given) and self.vocabulary != given:
-            raise InputError(f"{self._trained(draft, target)} of other tokens; expected the same vocabulary")
+            raise InputError(
+                f"{self._trained(draft, target)} with other tokens; expected the same vocabulary"
+            )
 
     def _check_sizes(self, target: Model, draft: str, *names: str) -> None:
         for name in names:
             ours, theirs = getattr(self, name), getattr(TargetIdentity.of(target), name)
             if ours != theirs:
-                raise InputError(f"{self._trained(draft, target)} of {name} {theirs}; expected {ours}")
+                raise InputError(f"{self._trained(draft, target)} with {name} {theirs}; expected {ours}")
 
     def _trained(self, draft: str, target: Model) -> str:
-        return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
+        return f"{draft} was trained for the target {shown(self.name)}; the given one is {target.path},"
 
 
-_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()  # their vocabularies may be long
+_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()  # digests take time
 
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """A tensor in memory, with the interface of a `StoredTensor`; the format of integers is ""."""
+    """A tensor in memory with the interface of `StoredTensor`; the format of integers is ""."""
 
     values: NDArray[Any]
     format: str = "f32"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its extents."""
+        """Shape of the array."""
         return self.values.shape
 
     def array(self) -> NDArray[Any]:
-        """Return the numbers."""
+        """Return the array."""
         return self.values
 
     integers = array
@@ -179,19 +181,19 @@ def _held(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Held]:
 
 @dataclass(frozen=True)
 class LearnedWeights:
-    """A learned draft as its folder has it, checked as far as all methods are alike."""
+    """Weights and configuration of a learned draft, with the checks that all methods share."""
 
-    where: str  # the folder, or "the draft" for one in memory: for messages
+    where: str  # the folder, or "the draft" if in memory, for messages
     method: str
     target: TargetIdentity
     fields: Fields  # of config.json
-    captures: tuple[int, ...]  # the target's hidden states that it reads, ascending
-    tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
+    captures: tuple[int, ...]  # the target's hidden states that the draft reads, ascending
+    tokens: NDArray[np.int32] | None  # [n_draft_vocab] target token of each draft token; None: all tokens
     _held: Mapping[str, Held]
     _files: ReadFiles | None = None
 
     def __reduce__(self) -> tuple[Callable[..., LearnedWeights], tuple[Any, ...]]:
-        """A pickle names the folder; of weights in memory it holds them."""
+        """Pickle the name of the folder, or weights in memory."""
         if self._files is not None:
             return _read_again, (self._files.reference(),)
         state = (self.where, self.method, self.target, self.fields, self.captures, self.tokens, self._held)
@@ -202,9 +204,9 @@ class LearnedWeights:
         cls, method: str, target: Model, fields: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], *,
         captures: Sequence[int] = (), tokens: NDArray[Any] | Sequence[int] | None = None,
     ) -> LearnedWeights:  # fmt: skip
-        """Make weights in memory of the method's own fields of ``config.json`` and tensors, held as float32.
+        """Make weights in memory from the method's ``config.json`` fields and tensors, stored as float32.
 
-        `tokens` are those that may be drafted; None: all.
+        `tokens` is the draft's vocabulary; None: all tokens of the target.
         """
         identity, held = TargetIdentity.of(target), _held(tensors)
         if tokens is not None:
@@ -217,7 +219,7 @@ class LearnedWeights:
 
     @classmethod
     def given(cls, weights: object, what: str) -> LearnedWeights:
-        """Return the argument `weights` of a draft: such weights, or the path of a folder of `what`."""
+        """Return the argument `weights` of a draft, reading it if it is a path; `what` is for messages."""
         if isinstance(weights, LearnedWeights):
             return weights
         if not isinstance(weights, str | os.PathLike):
@@ -226,7 +228,7 @@ class LearnedWeights:
 
     @classmethod
     def read(cls, path: Path) -> LearnedWeights:
-        """Open a folder; the tensors stay in their file."""
+        """Open a folder; tensors are read on demand."""
         config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
         files = ReadFiles.at(path, [config, file])
         values = read_json_object(config)
@@ -235,7 +237,7 @@ class LearnedWeights:
         tensors, metadata = read_safetensors_with_metadata(file)
         named = values.get("weights")
         if named is not None and metadata.get("weights") != named:
-            expected = f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts"
+            expected = f"{as_json(named)}, as in {CONFIG_NAME}: the two files belong to different drafts"
             raise CheckpointError.of(file, "weights", metadata.get("weights"), expected)
         return cls._checked(str(path), Fields(values, config), tensors, files)
 
@@ -251,39 +253,39 @@ class LearnedWeights:
         n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
         d2t = held.get("d2t")
         if d2t is not None and n_draft == target.n_vocab:
-            all_tokens = f"expected none, as the draft drafts all {n_draft} tokens"
-            raise CheckpointError(f"{where}: tensor 'd2t' is there; {all_tokens}")
+            all_tokens = f"expected none, as n_draft_vocab is the whole vocabulary of {n_draft}"
+            raise CheckpointError(f"{where}: tensor 'd2t' is present; {all_tokens}")
         tokens = target_tokens(where, d2t, n_draft, target.n_vocab)
         rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
         return cls(where, method, target, fields, tuple(captures), tokens, rest, files)
 
     @property
     def n_draft_vocab(self) -> int:
-        """How many of the target's tokens may be drafted."""
+        """Size of the draft's vocabulary."""
         return self.target.n_vocab if self.tokens is None else len(self.tokens)
 
     @property
     def dtype(self) -> Dtype:
-        """The default number format of a draft of them: bf16 where all matrices are, else f32."""
+        """Default number format: bf16 if all matrices are bf16, else f32."""
         matrices = [tensor for tensor in self._held.values() if len(tensor.shape) == 2]
         return "bf16" if matrices and all(tensor.format == "bf16" for tensor in matrices) else "f32"
 
     def check_method(self, method: str) -> None:
-        """Refuse the weights of another method."""
+        """Refuse weights of another method."""
         if self.method != method:
             raise self.fields.error("method", as_json(method))
 
     def check_captures(self, *captures: int) -> None:
-        """Refuse weights that read other hidden states than these."""
+        """Refuse weights for other hidden states."""
         if self.captures != captures:
             raise self.fields.error("captures", as_json(list(captures)))
 
     def check_target(self, target: Model) -> None:
-        """Refuse another target than that which they were trained for."""
+        """Refuse a target that the weights were not trained for."""
         self.target.check(target, self.where)
 
     def tensors(self, shapes: Shapes) -> Iterator[CanonicalTensor]:
-        """Return each tensor once, as the core takes them: of these names and shapes and no others."""
+        """Return each tensor once, as the core takes them; refuse other names or shapes."""
         for name, shape in shapes.items():
             expected = f"expected it with shape {list(shape)}"
             if name not in self._held:
@@ -299,18 +301,18 @@ class LearnedWeights:
         self, core: Callable[..., Core], config: Mapping[str, int], shapes: Shapes, dtype: Dtype | None,
         n_threads: int | None,
     ) -> Core:  # fmt: skip
-        """Pack the weights for a type of the core, made with `config`, in their own format by default."""
+        """Pack the weights into a core type, made with `config`; None: in the weights' own format."""
         tensors, threads = self.tensors(shapes), check_threads(n_threads)
         with self.naming():
             return core(config, tensors, tokens=self.tokens, dtype=dtype or self.dtype, n_threads=threads)
 
     def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearnedWeights:
-        """Return the same draft with other numbers, in memory: of the same names and shapes, held as f32."""
+        """Return a copy in memory with other f32 values of the same names and shapes."""
         return replace(self, _held=_held(tensors), _files=None)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Name the folder where the core refuses a tensor, such as for a weight that is not finite."""
+        """Add the folder's name to errors of the core, such as for a weight that is not finite."""
         try:
             yield
         except SpecdecError:
@@ -319,10 +321,10 @@ class LearnedWeights:
             raise CheckpointError(f"{self.where}: {error}") from error
 
     def save(self, path: Any, dtype: str = "bf16") -> Path:
-        """Write them to a folder, which is made if needed, as "bf16", "f16" or "f32".
+        """Write the weights to a folder, created if needed, as "bf16", "f16" or "f32".
 
-        The two files share a word, so that `read` refuses what a crash between them leaves. A number that is
-        too large for the format is refused.
+        Both files share a random word, so `read` refuses a folder after a crash between them. Refuse values
+        too large for the format.
         """
         folder = check_path("path", path)
         check_choice("dtype", dtype, ("bf16", "f16", "f32"))
@@ -343,11 +345,11 @@ def _read_again(reference: ReadFiles) -> LearnedWeights:
     return LearnedWeights.read(reference.found())
 
 
-def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[Any]:
-    """Convert a tensor of the number format `form` to the format `dtype`."""
-    if form == dtype == "bf16":
+def _rounded(name: str, array: NDArray[Any], source: str, dtype: str) -> NDArray[Any]:
+    """Convert a tensor from the number format `source` to `dtype`."""
+    if source == dtype == "bf16":
         return array
-    values = widened(array, form)
+    values = widened(array, source)
     rounded: NDArray[Any]
     if dtype == "bf16":
         rounded = rounded_to_bf16(values)
@@ -364,7 +366,7 @@ def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[A
 
 
 def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
-    """Return the target's token, i + d2t[i], of each of the draft's; None where it has all of them."""
+    """Return the target token, i + d2t[i], of each draft token; None for a full vocabulary."""
     name = f"{where}: tensor 'd2t'"
     if d2t is None:
         if n_draft == n_vocab:
@@ -374,7 +376,7 @@ def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> N
         raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
     shifts = d2t.integers().astype(np.int64)
     own = np.arange(n_draft)
-    outside = np.flatnonzero((shifts < -own) | (shifts > n_vocab - 1 - own))  # their sum could overflow
+    outside = np.flatnonzero((shifts < -own) | (shifts > n_vocab - 1 - own))  # the sum could overflow
     if len(outside):
         i = int(outside[0])
         raise CheckpointError(f"{name}: element [{i}] is {shifts[i]}; expected {-i} to {n_vocab - 1 - i}")

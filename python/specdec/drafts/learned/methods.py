@@ -1,8 +1,8 @@
-"""The methods of learned drafts: their base, and the one place where a method is registered.
+"""Base class and registry of learned drafts.
 
-A method is a folder here: ``draft.py`` (the draft and how its files are read), ``trainer.py``, ``network.py``
-(in PyTorch, where others than the trainer use it) and, where it learns while it serves, ``trainer.py``.
-Modules are imported when they are used.
+Each method has a folder here with ``draft.py`` (the draft and its files), ``trainer.py``, an optional
+``network.py`` (PyTorch code shared with other modules), and ``online_trainer.py`` if it learns while it
+serves. Modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from specdec.models.number_formats import DTYPES, Dtype
 
 
 class LearnedDraft(Draft):
-    """A draft by learned weights: a folder that training wrote and `specdec.drafts.load` opens.
+    """A draft with learned weights, from a folder written by training and opened by `specdec.drafts.load`.
 
-    `weights` is that folder, whose ``config.json`` also names the target, or a ``LearnedWeights`` in memory;
-    the other parameters are those of `specdec.drafts`. `core` has the packed weights.
+    `weights` is that folder, whose ``config.json`` also identifies the target, or a ``LearnedWeights`` in
+    memory. For the other parameters see `specdec.drafts`. `core` holds the packed weights.
     """
 
-    method: ClassVar[str]  # the field of config.json
-    holds: ClassVar[str]  # the folder, in messages
-    has_matrices: ClassVar[bool] = True  # whether a number format can be chosen
+    method: ClassVar[str]  # field ``method`` of config.json
+    holds: ClassVar[str]  # contents of the folder, for messages
+    has_matrices: ClassVar[bool] = True  # a number format can be chosen
     core: Any
 
     def __init__(
@@ -52,7 +52,7 @@ class LearnedDraft(Draft):
 
     @abstractmethod
     def _packed(self, dtype: Dtype | None, n_threads: int | None) -> Any:
-        """Pack the weights for the core, and set what else follows from them, such as the usual gamma."""
+        """Pack the weights for the core, and set attributes that depend on them, such as `gamma`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma}
@@ -71,51 +71,51 @@ class LearnedDraft(Draft):
 
     @property
     def _shown(self) -> str:
-        """The size of the draft in ``repr``."""
+        """Size of the draft for ``repr``."""
         return ""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of learned drafts; without `draft` and `stored_as` its folders are no `LearnedWeights`."""
+    """A method of learned drafts; `draft` and `stored_as` are empty if it does not use `LearnedWeights`."""
 
     folder: str  # in specdec.drafts.learned
-    trainer: str  # the class in trainer.py
-    meaning: str  # what is trained, in one line
-    draft: str = ""  # the class in draft.py
-    stored_as: str = ""  # the field ``method`` of the draft's config.json
+    trainer: str  # class in trainer.py
+    meaning: str  # one-line description for the command line
+    draft: str = ""  # class in draft.py
+    stored_as: str = ""  # field ``method`` of the draft's config.json
 
     def load(self, module: str, name: str) -> Any:
-        """Return an attribute of one of the method's modules."""
+        """Import an attribute of one of the method's modules."""
         return getattr(import_module(f"specdec.drafts.learned.{self.folder}.{module}"), name)
 
 
 METHODS: Final[dict[str, Method]] = {
     "small": Method("small", "SmallTrainer", "a small decoder, or the model that --begin names"),
     "recurrent": Method(
-        "recurrent", "RecurrentTrainer", "gated recurrent units, whose step takes microseconds",
+        "recurrent", "RecurrentTrainer", "gated recurrent units with steps of microseconds",
         "RecurrentDraft", "recurrent",
     ),
     "early-exit": Method(
-        "early_exit", "ExitTrainer", "the target itself, so that its first layers draft for it: another model"
+        "early_exit", "ExitTrainer", "a fine-tuned copy of the target, whose first layers draft (LayerSkip)"
     ),
     "heads": Method(
-        "heads", "HeadsTrainer", "heads on the target's last hidden state: Medusa's, Hydra's",
+        "heads", "HeadsTrainer", "heads on the target's last hidden state (Medusa, Hydra)",
         "DecodingHeads", "heads",
     ),
     "eagle": Method("eagle", "EagleTrainer", "a layer on the target's hidden states: EAGLE-3, EAGLE-1"),
     "pass": Method(
-        "look_ahead", "LookAheadTrainer", "look-ahead embeddings, extra inputs of verification (PaSS)",
+        "look_ahead", "LookAheadTrainer", "look-ahead embeddings, extra query tokens of verification (PaSS)",
         "LookAheadEmbeddings", "look_ahead_embeddings",
     ),
 }  # fmt: skip
-"""By the name that `specdec train draft --method` takes."""
+"""Methods by the name that `specdec train draft --method` takes."""
 
 
 def open_learned(
     path: Path, *, dtype: Dtype | None = None, tree: Tree | None = None, gamma: int | None = None
 ) -> Draft | None:
-    """Open the learned draft of a folder; None where it holds an ordinary model or nothing."""
+    """Open the learned draft of a folder; None if the folder holds no learned draft."""
     config = path / CONFIG_NAME
     if not config.is_file() or "specdec_draft" not in read_json_object(config):
         return None
@@ -125,5 +125,5 @@ def open_learned(
         known = ", ".join(map(as_json, sorted(methods)))
         raise weights.fields.unsupported("method", f"one of {known}")
     method = methods[weights.method]
-    kind: type[LearnedDraft] = method.load("draft", method.draft)
-    return kind(weights, dtype=dtype, tree=tree, gamma=gamma)
+    draft_type: type[LearnedDraft] = method.load("draft", method.draft)
+    return draft_type(weights, dtype=dtype, tree=tree, gamma=gamma)

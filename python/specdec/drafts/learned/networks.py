@@ -1,9 +1,9 @@
-"""What networks of drafts in PyTorch share: the target's tensors, decoders of transformers, divergences.
+"""Shared PyTorch code of draft networks: the target's tensors, transformers decoders, divergences.
 
-The divergences are those of DistillSpec (Zhou et al., arXiv 2310.08461); P is the target's distribution of
-the next token, Q the draft's. A log-probability may be -inf: the token then has probability 0.
+The divergences follow DistillSpec (Zhou et al., arXiv 2310.08461): P is the target's next-token distribution,
+Q the draft's. A log-probability of -inf means probability 0.
 
-Importing this module needs torch, ``pip install torch transformers``. Decoding never does.
+Importing this module needs torch (``pip install torch transformers``); decoding does not.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def transformers() -> Any:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Keep transformers from drawing progress bars of its own."""
+    """Disable the progress bars of transformers."""
     settings = transformers().utils.logging
     shown = settings.is_progress_bar_enabled()
     settings.disable_progress_bar()
@@ -67,7 +67,7 @@ def silent() -> Iterator[None]:
 
 
 def open_decoder(folder: Path) -> Any:
-    """Open the decoder of a Hugging Face folder in f32, to be trained."""
+    """Open the decoder of a Hugging Face folder in f32 for training."""
     library = transformers()
     try:
         with silent():
@@ -80,7 +80,7 @@ def open_decoder(folder: Path) -> Any:
 
 
 def hf_folder(target: Model) -> Path:
-    """Return the Hugging Face folder of a target, which transformers reads too; other files are refused."""
+    """Return the Hugging Face folder of a target; refuse other file formats."""
     if not (target.path / "config.json").is_file():
         expected = "a Hugging Face folder, as transformers reads the target for this training"
         raise InputError.of("target", target.path, expected, str(target.path))
@@ -88,7 +88,7 @@ def hf_folder(target: Model) -> Path:
 
 
 class TargetEnds:
-    """A target's token table and head [n_vocab, d_model], frozen, in no state dict; one tensor where tied."""
+    """A target's frozen token table and head [n_vocab, d_model], in no state dict; one tensor if tied."""
 
     def __init__(
         self, table: Tensor, head: Tensor | None = None, bias: Tensor | None = None, scale: float = 1.0,
@@ -100,7 +100,7 @@ class TargetEnds:
 
     @classmethod
     def of(cls, target: Model) -> TargetEnds:
-        """Read them from the target's checkpoint, which has them as they were before any quantization."""
+        """Read the tensors from the target's checkpoint, before any quantization."""
         wanted = {"token_embedding", "head", "head_bias"}
         tensors = open_checkpoint(target.path, tokenizer=False).tensors()
         found = {tensor[0]: as_torch(tensor) for tensor in tensors if tensor[0] in wanted}
@@ -108,11 +108,11 @@ class TargetEnds:
         return cls(found["token_embedding"], found.get("head"), found.get("head_bias"), scale, softcap)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return rows of the token table [..., d_model], as they are stored."""
+        """Return rows of the token table [..., d_model], as stored."""
         return F.embedding(ids, self.table)
 
     def logits(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
-        """Logits [..., n_vocab], or [..., n] of `ids` [n], of what the target's head reads [..., d_model]."""
+        """Return logits [..., n_vocab], or [..., n] of `ids` [n], of the head's input `x` [..., d_model]."""
         head = self.head if ids is None else self.head[ids]
         bias = self.bias if self.bias is None or ids is None else self.bias[ids]
         y = F.linear(x, head.to(x.dtype), None if bias is None else bias.to(x.dtype))
@@ -122,14 +122,14 @@ class TargetEnds:
 
 
 class OnTarget(nn.Module):
-    """A network that reads the ends of a target; `draft_ids` are those of a reduced vocabulary, ascending."""
+    """A network with a target's token table and head; `draft_ids` is a reduced vocabulary, ascending."""
 
     def __init__(self, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__()
         self.ends, self.draft_ids = ends, draft_ids
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move the target's tensors too; its parameters, where it learns as well, are moved with itself."""
+        """Move the target's tensors too, except parameters, which move with their own module."""
         tied = self.ends.head is self.ends.table
         for name in ("table", "bias") if tied else ("table", "head", "bias"):
             tensor = getattr(self.ends, name)
@@ -143,26 +143,26 @@ class OnTarget(nn.Module):
 
 
 def as_torch(tensor: CanonicalTensor) -> Tensor:
-    """Return a tensor of a checkpoint in f32."""
-    _, array, form = tensor
-    return torch.from_numpy(np.array(widened(array, form)))
+    """Convert a tensor of a checkpoint to f32."""
+    _, array, number_format = tensor
+    return torch.from_numpy(np.array(widened(array, number_format)))
 
 
 def tensors_of(network: Any) -> dict[str, Tensor]:
-    """Return the weights of a network by their names in a draft's folder."""
+    """Return the weights of a network by their names in the draft's folder."""
     found: dict[str, Tensor] = getattr(network, "tensors", network.state_dict)()
     return found
 
 
 def numbers_of(network: Any) -> dict[str, NDArray[np.float32]]:
-    """Return copies of them in f32, as `LearnedWeights` takes them."""
+    """Return f32 copies of the weights, as `LearnedWeights` takes them."""
     return {
         name: tensor.detach().float().cpu().numpy().copy() for name, tensor in tensors_of(network).items()
     }
 
 
 def take_weights(network: Any, stored: LearnedWeights) -> None:
-    """Give a network the weights of a draft's folder, of the same names and shapes."""
+    """Copy the weights of a draft's folder into a network with the same names and shapes."""
     own = tensors_of(network)
     with torch.no_grad():
         for tensor in stored.tensors({name: tuple(weight.shape) for name, weight in own.items()}):
@@ -170,12 +170,12 @@ def take_weights(network: Any, stored: LearnedWeights) -> None:
 
 
 def draft_ids_of(stored: LearnedWeights | None) -> Tensor | None:
-    """Return the ids of the tokens that a stored draft drafts; None: all."""
+    """Return the token ids of a stored draft's vocabulary; None: all."""
     return None if stored is None or stored.tokens is None else torch.from_numpy(stored.tokens).long()
 
 
 def stored_tensors(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
-    """Return tensors as files have them: real numbers in the format `weights`, "bf16" or "f32"."""
+    """Convert floating-point tensors to the file format `weights`, "bf16" or "f32"."""
     dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
     return {
         name: tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None).contiguous()
@@ -184,7 +184,7 @@ def stored_tensors(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Ten
 
 
 def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> None:
-    """Write a decoder of transformers as a Hugging Face folder, with the target's tokenizer."""
+    """Write a transformers decoder as a Hugging Face folder, with the target's tokenizer."""
     tensors = stored_tensors(network.state_dict(), weights)
     folder.mkdir(parents=True, exist_ok=True)
     with silent(), tempfile.TemporaryDirectory(dir=folder) as written:
@@ -197,22 +197,22 @@ def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> No
                 shutil.copyfileobj(source, file)
 
 
-_LEAST = -1e4  # in place of a log-probability of -inf: products with it stay finite
-_LEAST_REST = 1e-12  # probability of all other tokens, at least: its logarithm stays finite
-_VARIATION_SCALE = 4.0  # total variation is at most 1, the other divergences are in nats
+_LEAST = -1e4  # replaces a log-probability of -inf, for finite products
+_LEAST_REST = 1e-12  # smallest probability of all other tokens, for a finite logarithm
+_VARIATION_SCALE = 4.0  # total variation is at most 1; the other divergences are in nats
 
 
 def forward_kl(target: Tensor, draft: Tensor) -> Tensor:
-    """KL(P ‖ Q) = Σ P ln(P / Q) of log-probabilities [..., n], in nats (Hinton et al. 2015).
+    """Return KL(P ‖ Q) = Σ P ln(P / Q) of log-probabilities [..., n], in nats (Hinton et al. 2015).
 
-    Where Q is 0 and P is not, it is large but finite and has no gradient.
+    Where only Q is 0, the term is large but finite and has no gradient.
     """
     target, draft = target.clamp(min=_LEAST), draft.clamp(min=_LEAST)
     return (target.exp() * (target - draft)).sum(-1)
 
 
 def jensen_shannon(target: Tensor, draft: Tensor, beta: float = 0.5) -> Tensor:
-    """JSD(β) = β KL(P ‖ M) + (1 − β) KL(Q ‖ M), M = β P + (1 − β) Q: generalized Jensen-Shannon, 0 < β < 1.
+    """Return the generalized Jensen-Shannon divergence β KL(P ‖ M) + (1 − β) KL(Q ‖ M), M = β P + (1 − β) Q.
 
     Divided by β it tends to KL(P ‖ Q) as β tends to 0, and divided by 1 − β to KL(Q ‖ P) as β tends to 1.
     """
@@ -225,24 +225,24 @@ _FUNCTIONS: dict[DivergenceName, Callable[[Tensor, Tensor, float], Tensor]] = {
     "fkl": lambda target, draft, beta: forward_kl(target, draft),
     "rkl": lambda target, draft, beta: forward_kl(draft, target),
     "jsd": jensen_shannon,
-    # The chance of a rejection, 1 - β of Theorem 3.5 (arXiv 2211.17192).
+    # The rejection probability, 1 - β of Theorem 3.5 (arXiv 2211.17192).
     "tvd": lambda target, draft, beta: (target.exp() - draft.exp()).abs().sum(-1) / 2.0,
 }
 
 
 @dataclass(frozen=True)
 class TargetDistribution:
-    """The target's distribution of the next token at every position, whole or by its most probable tokens."""
+    """The target's next-token distribution at every position, complete or for its most probable tokens."""
 
-    log_probs: Tensor  # [..., n_vocab]; or [..., k + 1], of k tokens and, last, of all others together
-    tokens: Tensor | None = None  # [..., k] ids of the k tokens; None: the distribution is whole
-    temperature: float = 1.0  # logits were divided by it; those of a draft are, too
+    log_probs: Tensor  # [..., n_vocab]; or [..., k + 1]: k tokens, and the total of all others
+    tokens: Tensor | None = None  # [..., k] ids of the k tokens; None: the distribution is complete
+    temperature: float = 1.0  # divisor of the logits, of the draft's too
 
     @classmethod
     def of_logits(
         cls, logits: Tensor, top: int | None = None, temperature: float = 1.0
     ) -> TargetDistribution:
-        """Make it of logits [..., n_vocab]: whole, or the `top` most probable tokens and the rest."""
+        """Make distributions from logits [..., n_vocab]: complete, or the `top` tokens and the rest."""
         log_probs = (logits.float() / temperature).log_softmax(-1)
         if top is None or top >= logits.shape[-1]:
             return cls(log_probs, None, temperature)
@@ -251,22 +251,22 @@ class TargetDistribution:
 
     @classmethod
     def of_top(cls, tokens: Tensor, log_probs: Tensor, rest: Tensor) -> TargetDistribution:
-        """Make it of ids and ln of the probabilities of k tokens [..., k], and `rest` [...] of all others."""
+        """Make distributions from ids and log-probabilities [..., k], and the mass `rest` [...] of others."""
         others = rest.clamp(min=_LEAST_REST).log()[..., None]
         return cls(torch.cat((log_probs, others), dim=-1), tokens)
 
     def __getitem__(self, index: Any) -> TargetDistribution:
-        """Return it at some positions: an index of all dimensions but the last."""
+        """Index all dimensions but the last."""
         tokens = None if self.tokens is None else self.tokens[index]
         return TargetDistribution(self.log_probs[index], tokens, self.temperature)
 
     def to(self, device: torch.device | str) -> TargetDistribution:
-        """Return a copy of the distribution on `device`."""
+        """Copy the distributions to `device`."""
         tokens = None if self.tokens is None else self.tokens.to(device)
         return TargetDistribution(self.log_probs.to(device), tokens, self.temperature)
 
     def of_draft(self, logits: Tensor) -> Tensor:
-        """Return a draft's log-probabilities of the same tokens, from its logits [..., n_vocab]."""
+        """Return a draft's log-probabilities in the same layout, from its logits [..., n_vocab]."""
         log_probs = (logits.float() / self.temperature).log_softmax(-1)
         if self.tokens is None:
             return log_probs
@@ -275,26 +275,26 @@ class TargetDistribution:
 
 
 def _log_rest(log_probs: Tensor) -> Tensor:
-    """Ln of the mass that tokens leave to the others, [..., 1]."""
+    """Return the log of the remaining probability mass, [..., 1]."""
     return (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=_LEAST_REST).log()
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss at every position: a weighted sum of divergences, by name; `beta` is that of "jsd"."""
+    """The loss at every position, a weighted sum of divergences; `beta` applies to "jsd"."""
 
     weights: Mapping[DivergenceName, float]
     beta: float = 0.5
 
     @classmethod
     def of_shares(cls, shares: Mapping[DivergenceName, float], beta: float = 0.5) -> Objective:
-        """Weight divergences by their shares so that the gradients of all are about equally large."""
+        """Weight divergences by their shares, scaled to similar gradients."""
         scales = {"tvd": _VARIATION_SCALE}
         return cls({name: share * scales.get(name, 1.0) for name, share in shares.items()}, beta)
 
     def __call__(self, target: TargetDistribution, logits: Tensor) -> Tensor:
         """Return the loss [...] of a draft's logits [..., n_vocab] at the same positions."""
-        if logits.dim() > 2:  # text by text, as far fewer numbers are then in use at once: twice as fast
+        if logits.dim() > 2:  # one text at a time uses less memory and is twice as fast
             return torch.stack([self(target[i], part) for i, part in enumerate(logits.unbind(0))])
         draft, total = target.of_draft(logits), logits.new_zeros((), dtype=torch.float32)
         for name, weight in self.weights.items():
@@ -305,7 +305,7 @@ class Objective:
 
 
 def scattered(logits: Tensor, draft_ids: Tensor | None, n_vocab: int) -> Tensor:
-    """Spread logits of the tokens `draft_ids` [n_draft_vocab], None for all, to [..., n_vocab] with -inf."""
+    """Scatter logits of the tokens `draft_ids` [n_draft_vocab] to [..., n_vocab], with -inf elsewhere."""
     if draft_ids is None:
         return logits
     whole = logits.new_full((*logits.shape[:-1], n_vocab), float("-inf"))
@@ -313,7 +313,7 @@ def scattered(logits: Tensor, draft_ids: Tensor | None, n_vocab: int) -> Tensor:
 
 
 def reachable(target: TargetDistribution, draft_ids: Tensor | None, n_vocab: int) -> TargetDistribution:
-    """Drop the tokens that a draft never drafts, whose losses no training can change; gradients stay."""
+    """Drop tokens outside the draft's vocabulary, whose losses are constant; gradients do not change."""
     if draft_ids is None:
         return target
     never = torch.ones(n_vocab, dtype=torch.bool, device=draft_ids.device).index_fill(0, draft_ids, False)

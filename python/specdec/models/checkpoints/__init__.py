@@ -1,4 +1,4 @@
-"""Readers of model files. :func:`open_checkpoint` finds out which one a path needs."""
+"""Readers of model files; :func:`open_checkpoint` picks the one a path needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec.models.checkpoints.hub import HubOptions
 
 _SINGLE = (".gguf", ".specdec", ".bin")
-"""How files end that hold a model each."""
+"""Suffixes of files that hold a whole model."""
 
 __all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "UnreadTensor", "open_checkpoint"]
 
@@ -25,17 +25,15 @@ def open_checkpoint(
     revision: str | None = None, cache_dir: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
 ) -> Checkpoint:  # fmt: skip
-    """Open a checkpoint and check everything about it that does not need the weights themselves.
-
-    Parameters and errors are those of :func:`specdec.load`; a packed file is refused.
+    """Open a checkpoint and check everything except the weights.
 
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder, a GGUF file (of one that was split any part), a llama2.c ``.bin`` file, or the
-        name of what is on the Hugging Face Hub. What exists on disk is taken before a name on the hub.
+        A Hugging Face folder, a GGUF file (any part of a split one), a llama2.c ``.bin`` file, or a name on
+        the Hugging Face Hub. A path on disk takes precedence over a hub name. Packed files are refused.
     tokenizer, n_ctx, revision, cache_dir, token
-        As of :func:`specdec.load`.
+        As in :func:`specdec.load`, with the same errors.
     """
     from specdec.models.checkpoints.hub import HubOptions
 
@@ -47,17 +45,17 @@ def open_checkpoint(
 
 
 def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options: HubOptions) -> Checkpoint:
-    # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
+    # Imported late: the loaders pull in tokenizers, which `import specdec` must not.
     from specdec.models.checkpoints import gguf_file, gguf_model, hf_folder, hub, llama2c_file
 
     if options.revision is not None and location.exists():
-        raise InputError.of("revision", options.revision, f"None, as {location} is on disk, or a hub name")
+        raise InputError.of("revision", options.revision, f"None, because {location} is on disk")
     if location.is_dir():
         if (location / "config.json").is_file():
             return hf_folder.open_folder(location, tokenizer, n_ctx)
         if (location / "adapter_config.json").is_file():
-            expected = f"that of its base, with adapter={str(location)!r}"
-            raise CheckpointNotFoundError(f"{location}: is the folder of an adapter; expected {expected}")
+            expected = f"the path of its base model, with adapter={str(location)!r}"
+            raise CheckpointNotFoundError(f"{location}: is a LoRA adapter folder; expected {expected}")
         single = sorted(file.name for file in location.iterdir() if file.suffix in _SINGLE)
         held = f" and has {', '.join(single[:5])}" if single else ""
         raise CheckpointNotFoundError(
@@ -69,21 +67,21 @@ def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options:
             checkpoint = llama2c_file.open_file(location, tokenizer)
             own = checkpoint.config["n_ctx"]
             if n_ctx not in (None, own):
-                raise InputError.of("n_ctx", n_ctx, f"None or {own}, that of {location}")
+                raise InputError.of("n_ctx", n_ctx, f"None or {own}, the context of {location}")
             return checkpoint
         if location.suffix == ".gguf" or gguf_file.is_gguf(location):
             return gguf_model.open_gguf(location, tokenizer, n_ctx)
         what = "expected a Hugging Face folder, a GGUF file or a llama2.c .bin file"
         if location.name == "config.json" or location.suffix == ".safetensors":
-            what = f"is a file of a Hugging Face folder; give the folder, {location.parent}"
+            what = f"is part of a Hugging Face folder; pass the folder, {location.parent}"
         elif location.suffix == ".specdec":
-            what = "is a packed file, which load maps; expected the model that it was made of"
+            what = "is a packed file, which only specdec.load reads; expected the original model"
         raise CheckpointError(f"{location}: {what}")
     if (asked := hub.parse_hub_name(name)) is not None:
         found = hub.fetch(asked, options)
         opener = gguf_model.open_gguf if found.is_file() else hf_folder.open_folder
         return opener(found, tokenizer, n_ctx)
     raise CheckpointNotFoundError(
-        f"{shown(name)}: no such file or folder, and not a hub name of the form org/name, org/name:Q4_K_M or "
+        f"{shown(name)}: no such file or folder, and not a hub name such as org/name, org/name:Q4_K_M or "
         "hf://org/name/file.gguf"
     )

@@ -1,4 +1,4 @@
-"""A checkpoint on disk, opened and checked, its weights still in the file."""
+"""Opened and checked checkpoints whose weights are not read yet."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
 """(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits).
 
-Of blocks of codes uint8, [rows, bytes of a row], and the name of their type, such as "q4_k"."""
+Quantized blocks are uint8, [rows, bytes per row], with a format such as "q4_k"."""
 
 UnreadTensor: TypeAlias = tuple[str, FileRows, str]
-"""The same of a matrix whose rows are still in the file."""
+"""A `CanonicalTensor` whose rows are still in the file."""
 
 
 @dataclass(frozen=True)
 class StoredTensors:
-    """Which tensors of a model stay as they are in their file.
+    """Tensors that keep the data type of their file.
 
-    `formats`: Of matrices and the table of tokens, the core's. `blocks`: Of those that stay blocks of codes,
-    the type of GGUF files. `types`: The file's, for people. `message`: What does not keep its type.
+    `formats`: The core's format of each matrix and of the token embedding. `blocks`: The ggml type of those
+    that stay quantized. `types`: The file's types, for display. `message`: Which types are converted.
     """
 
     formats: Mapping[str, str]
@@ -40,35 +40,34 @@ class StoredTensors:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What every loader gives, whatever the file format.
+    """An opened checkpoint of any file format.
 
     Attributes
     ----------
     path : Path
         The folder or file.
     architecture : str
-        What the checkpoint calls its own architecture, such as "LlamaForCausalLM".
+        The checkpoint's name for its architecture, such as "LlamaForCausalLM".
     config : dict
-        The canonical configuration, as ``specdec._core.Model`` takes it.
+        The canonical configuration, for ``specdec._core.Model``.
     tokenizer, chat_template, source_tokenizer
-        Of the checkpoint, or the ones asked for; None: none.
+        From the checkpoint or the caller; None if there is none.
     dtype : str
-        The number format in which a model of the file is the file's own: "bf16" where all matrices are stored
-        in it, else "f32", which holds f16 exactly too.
+        The lossless number format: "bf16" if all matrices are stored in it, else "f32", which holds f16 too.
     n_bytes : int
-        How much :meth:`tensors` reads.
+        Bytes that :meth:`tensors` reads.
     default_sampling : dict
-        The sampling settings that the checkpoint's authors name; see `specdec.Model.default_sampling`.
+        The authors' recommended sampling settings; see `specdec.Model.default_sampling`.
     decoder_start : tuple of int
-        Of an encoder-decoder: what the files name as the beginning of the decoder's text.
+        Ids that an encoder-decoder's output starts with.
     bos_id, eos_ids : int or None, tuple of int
-        The tokens that begin and end a text, from the configuration.
+        BOS and EOS ids from the configuration.
     weight_files : tuple of Path
-        The files that hold the weights.
+        Files that hold the weights.
     fields : mapping or None
-        Those of config.json; of a GGUF file those that a config.json of the same model has.
+        The fields of config.json; for a GGUF file, of an equivalent config.json.
     stored : StoredTensors or None
-        Of files that hold codes: which tensors keep them.
+        Which tensors stay quantized; None if the files hold no quantized tensors.
     """
 
     path: Path
@@ -89,14 +88,12 @@ class Checkpoint:
     stored: StoredTensors | None = field(default=None, repr=False)
 
     def tensors(self, as_blocks: Container[str] = ()) -> Iterator[CanonicalTensor]:
-        """Every weight once, read from the file when its turn comes.
-
-        Who keeps none of the arrays has one stored tensor in memory at a time.
+        """Yield every weight once, reading one stored tensor at a time.
 
         Parameters
         ----------
         as_blocks : container of str
-            Canonical names, of those in `StoredTensors.blocks`: given as the blocks of codes that they are.
+            Canonical names in `StoredTensors.blocks` to yield as quantized blocks.
 
         Raises
         ------
@@ -106,5 +103,5 @@ class Checkpoint:
         return cast("Iterator[CanonicalTensor]", self._tensors(as_blocks, False))
 
     def unread_tensors(self, as_blocks: Container[str] = ()) -> Iterator[CanonicalTensor | UnreadTensor]:
-        """As `tensors`, but matrices whose rows are rows of a file are not read: the core reads them."""
+        """Yield as `tensors`, but leave matrices whose rows are rows of the file for the core to read."""
         return self._tensors(as_blocks, True)

@@ -1,8 +1,8 @@
-"""Matrices of codes in Hugging Face folders, as the library compressed-tensors (0.9 to 0.20) lays them out.
+"""Quantized matrices in Hugging Face folders, in the layout of compressed-tensors 0.9 to 0.20.
 
-``X.weight`` is codes, ``X.weight_scale``, a scale for each row and group of inputs, and, where codes are
-packed into words of 32 bits (``X.weight_packed``), ``X.weight_shape``. A value is code · scale: in groups of
-32 with scales in f16 Q8_0 and Q4_0, int8 and int4 of the core. The library itself needs torch.
+``X.weight`` holds codes, ``X.weight_scale`` one scale per row and group of inputs. Codes packed into 32-bit
+words are ``X.weight_packed``, with ``X.weight_shape``. A value is code · scale; groups of 32 with f16 scales
+are Q8_0 and Q4_0, the core's int8 and int4. The library itself needs torch.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from specdec.models.number_formats import widened
 METHOD: Final = "compressed-tensors"
 """The ``quant_method`` of a config.json."""
 
-KINDS: Final[Mapping[int, str]] = {8: "Q8_0", 4: "Q4_0"}
-"""Bits of a code, to the type of GGUF files that has blocks of such codes."""
+CODE_TYPES: Final[Mapping[int, str]] = {8: "Q8_0", 4: "Q4_0"}
+"""Bits of a code to the ggml type with such codes."""
 
 _GROUP: Final = 32
 _FORMATS: Final = ("pack-quantized", "int-quantized")
 _ACTIVATIONS: Final = ("input_activations", "output_activations")
 _PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
-# What fields of a scheme's weights may hold.
+# Accepted values of a scheme's weights.
 _WEIGHTS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "num_bits": tuple(KINDS), "type": ("int",), "symmetric": (True, None), "strategy": ("group", "channel"),
-    "dynamic": (False, None), "actorder": (None, False, "static", "weight"),
+    "num_bits": tuple(CODE_TYPES), "type": ("int",), "symmetric": (True, None), "dynamic": (False, None),
+    "strategy": ("group", "channel"), "actorder": (None, False, "static", "weight"),
 }  # fmt: skip
-# Tensors of layouts whose codes mean something else: zero points, and inputs in another order.
+# Tensors of unsupported layouts: zero points, and reordered inputs.
 _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale")
 
 
@@ -44,7 +44,7 @@ _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale",
 
 
 def check_quantization(fields: Fields) -> None:
-    """Refuse the ``quantization_config`` of a config.json if codes mean anything but code · scale."""
+    """Refuse a ``quantization_config`` whose values are not code · scale."""
     config = fields.inner("quantization_config")
     given = config.raw("format")
     _require(config, "format", (*_FORMATS, "mixed-precision"))
@@ -85,9 +85,9 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True)
 class Codes(FileTensor):
-    """A matrix of codes and scales: f16, bf16 or f32, [n_out, n_groups].
+    """A matrix of codes and scales; scales are f16, bf16 or f32, [n_out, n_groups].
 
-    Codes are int8, or packed: int32, [n_out, n_in · bits / 32], the first in the lowest bits, plus half.
+    Codes are int8, or packed with an offset into int32, [n_out, n_in · bits / 32], lowest bits first.
     """
 
     codes: StoredTensor
@@ -95,44 +95,44 @@ class Codes(FileTensor):
 
     @property
     def files(self) -> set[Path]:
-        """Those of codes and scales; see `FileTensor`."""
+        """Paths of codes and scales; see `FileTensor`."""
         return {self.codes.file, self.scales.file}
 
     @property
     def is_coded(self) -> bool:
-        """It is; see `FileTensor`."""
+        """True; see `FileTensor`."""
         return True
 
     def check(self, numbers: str = "") -> None:
-        """Refuse to be read as bytes; see `FileTensor`."""
+        """Refuse reading as bytes; see `FileTensor`."""
         if numbers:
-            raise self.error("has codes", numbers, UnsupportedModelError)
+            raise self.error("is quantized", numbers, UnsupportedModelError)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
-        """The codes, then the scales; see `FileTensor`."""
+        """Yield the codes, then the scales; see `FileTensor`."""
         yield from self.codes.pieces()
         yield from self.scales.pieces()
 
     def file_rows(self, index: int | None = None) -> None:
-        """None: the file has other bytes; see `FileTensor`."""
+        """Return None, as the file has another layout; see `FileTensor`."""
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
-        """The values, f32, rounded once; see `FileTensor`."""
+        """Return the values, f32, rounded once; see `FileTensor`."""
         self.check(numbers)
         n_out, n_in = self.shape
         scales = widened(self.scales.array(), self.scales.format)
         codes = self._signed().reshape(n_out, scales.shape[1], -1)
-        with np.errstate(all="ignore"):  # damaged scales may be anything; the core refuses what is not finite
+        with np.errstate(all="ignore"):  # damaged scales; the core refuses values that are not finite
             values = (codes * scales[..., None]).reshape(n_out, n_in)
         return values if index is None else values[index]
 
     def blocks(self, index: int | None = None) -> NDArray[np.uint8]:
-        """As blocks of Q8_0 or Q4_0; see `FileTensor`."""
+        """Return blocks of Q8_0 or Q4_0; see `FileTensor`."""
         n_out, n_in = self.shape
         n_blocks = n_in // _GROUP
         scales = np.repeat(self._halves(), n_blocks // self.scales.shape[1], axis=1)
         head = scales.view(np.uint8).reshape(n_out, n_blocks, 2)
-        if self.kind == "Q8_0":
+        if self.dtype == "Q8_0":
             codes = self._signed().view(np.uint8).reshape(n_out, n_blocks, _GROUP)
         else:
             codes = _halves_apart(self.codes.read().reshape(n_out, n_blocks, _GROUP // 2))
@@ -140,27 +140,27 @@ class Codes(FileTensor):
         return rows if index is None else rows[index]
 
     def _halves(self) -> NDArray[np.float16]:
-        """The scales in f16, which must hold them."""
+        """Return the scales in f16, which must hold them exactly."""
         exact = widened(self.scales.array(), self.scales.format)
         with np.errstate(over="ignore"):
             halves = exact.astype("<f2")
         if (lost := (halves != exact) & ~np.isnan(exact)).any():
-            expected = "scales that it does, or a model loaded in 'bf16' or 'f32'"
-            found = f"has the scale {exact[lost][0]:g}, which f16 does not hold"
+            expected = "scales that fit f16; load the model with dtype 'bf16' or 'f32' instead"
+            found = f"has the scale {exact[lost][0]:g}, which f16 cannot hold"
             raise self.scales.error(found, expected, UnsupportedModelError)
         return halves
 
     def _signed(self) -> NDArray[np.int8]:
         data = self.codes.read()
-        if self.codes.kind == "I8":
+        if self.codes.dtype == "I8":
             return data.view(np.int8)
-        if self.kind == "Q8_0":
+        if self.dtype == "Q8_0":
             return (data ^ np.uint8(0x80)).view(np.int8)
         return np.stack([data & 15, data >> 4], axis=-1).reshape(-1).view(np.int8) - np.int8(8)
 
 
 def _halves_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Codes of 4 bits that lie side by side, 2 to a byte, as in Q4_0: code i beside code i + 16."""
+    """Reorder adjacent pairs of 4-bit codes as in Q4_0: code i shares a byte with code i + 16."""
     first, second = codes[..., :8], codes[..., 8:]
     made = np.empty_like(codes)
     made[..., 0::2] = (first & 15) | second << 4
@@ -169,21 +169,21 @@ def _halves_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The inverse of `_halves_apart`."""
+    """Invert `_halves_apart`."""
     even, odd = codes[..., 0::2], codes[..., 1::2]
     return np.concatenate([(even & 15) | odd << 4, even >> 4 | (odd & 0xF0)], axis=-1)
 
 
 def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
-    """The tensors of a folder, by their names, with a matrix of codes in the place of its parts."""
+    """Return the tensors of a folder by name, with the parts of each quantized matrix combined."""
     tensors: dict[str, FileTensor] = {}
     parts: set[str] = set()  # scales and shapes of matrices
     for name, tensor in held.items():
         if name.endswith(_OTHERS):
-            expected = "symmetric codes, inputs in their order and nothing but weights quantized"
-            raise tensor.error("is held", expected, UnsupportedModelError)
+            expected = "symmetric weight-only quantization with inputs in their order"
+            raise tensor.error("is present", expected, UnsupportedModelError)
         is_packed = name.endswith(_PACKED)
-        if is_packed or (name.endswith(".weight") and tensor.kind == "I8"):
+        if is_packed or (name.endswith(".weight") and tensor.dtype == "I8"):
             base = name.removesuffix(_PACKED if is_packed else ".weight")
             if is_packed and f"{base}.weight" in held:
                 raise CheckpointError(f"{tensor.file}: holds both '{base}.weight' and '{name}'; expected one")
@@ -197,35 +197,35 @@ def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
 def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) -> Codes:
     scales = held.get(f"{base}{_SCALE}")
     if scales is None:
-        raise codes.error(f"has no '{base}{_SCALE}'", "one")
+        raise codes.error(f"has no '{base}{_SCALE}'", "a tensor of scales")
     if len(codes.shape) != 2 or 0 in codes.shape:
         raise codes.shape_error("a matrix", UnsupportedModelError)
-    shape, bits = (codes.shape, 8) if codes.kind == "I8" else _packed_shape(base, codes, held)
+    shape, bits = (codes.shape, 8) if codes.dtype == "I8" else _packed_shape(base, codes, held)
     scales.check()
     n_out, n_in = shape
     if len(scales.shape) != 2 or scales.shape[0] != n_out or not 0 < scales.shape[1] <= n_in:
-        raise scales.shape_error(f"[{n_out}, groups] beside codes of [{n_out}, {n_in}]")
+        raise scales.shape_error(f"[{n_out}, groups] for codes of [{n_out}, {n_in}]")
     size, rest = divmod(n_in, scales.shape[1])
     if rest or size % _GROUP:
-        expected = f"groups of a multiple of {_GROUP}"
+        expected = f"a group size that is a multiple of {_GROUP}"
         raise scales.error(f"has {scales.shape[1]} groups of {n_in} inputs", expected, UnsupportedModelError)
     n_bytes = codes.n_bytes + scales.n_bytes
-    return Codes(codes.opened, f"{base}.weight", KINDS[bits], shape, codes.start, n_bytes, codes, scales)
+    return Codes(codes.opened, f"{base}.weight", CODE_TYPES[bits], shape, codes.start, n_bytes, codes, scales)
 
 
 def _packed_shape(
     base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]
 ) -> tuple[tuple[int, int], int]:
-    """The shape of a packed matrix, and the bits of a code."""
+    """Return the shape of a packed matrix and the bits per code."""
     stated = held.get(f"{base}{_SHAPE}")
-    if codes.kind != "I32":
-        raise codes.error(f"has dtype {codes.kind}", "I32", UnsupportedModelError)
+    if codes.dtype != "I32":
+        raise codes.error(f"has dtype {codes.dtype}", "I32", UnsupportedModelError)
     if stated is None or stated.shape != (2,):
-        raise codes.error(f"has no '{base}{_SHAPE}' of two numbers", "one")
+        raise codes.error(f"has no '{base}{_SHAPE}' of two integers", "its shape")
     n_out, n_in = map(int, stated.integers())
-    bits = next((bits for bits in KINDS if codes.shape == (n_out, -(-n_in * bits // 32))), None)
+    bits = next((bits for bits in CODE_TYPES if codes.shape == (n_out, -(-n_in * bits // 32))), None)
     if bits is None or n_in < 1:
-        expected = f"codes of {_listed(tuple(KINDS))} bits for a matrix of [{n_out}, {n_in}]"
+        expected = f"codes of {_listed(tuple(CODE_TYPES))} bits for a matrix of [{n_out}, {n_in}]"
         raise codes.shape_error(expected, UnsupportedModelError)
     return (n_out, n_in), bits
 
@@ -234,7 +234,7 @@ def _packed_shape(
 
 
 def quantization_config(bits: int, ignored: list[str]) -> dict[str, Any]:
-    """The ``quantization_config`` of a folder of packed codes of 8 or 4 bits; `ignored` modules have none."""
+    """Return the ``quantization_config`` of packed codes of 8 or 4 bits, without `ignored` modules."""
     weights = {
         "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": _GROUP,
         "dynamic": False,
@@ -247,7 +247,7 @@ def quantization_config(bits: int, ignored: list[str]) -> dict[str, Any]:
 
 
 def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
-    """The tensors of a matrix, [n_out, n_in], from blocks of Q8_0 or Q4_0, by the ends of their names."""
+    """Return the tensors of a matrix [n_out, n_in] in Q8_0 or Q4_0 blocks, by the suffix of their names."""
     n_out, n_in = shape
     blocks = blocks.reshape(n_out, n_in // _GROUP, -1)
     codes = blocks[..., 2:] ^ np.uint8(0x80) if bits == 8 else _side_by_side(blocks[..., 2:])
@@ -259,7 +259,7 @@ def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict
 
 
 def packed_shapes(bits: int, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Numbers and shapes of these tensors."""
+    """Return dtype and shape of each tensor of `packed`."""
     n_out, n_in = shape
     return {
         _PACKED: ("int32", (n_out, n_in * bits // 32)),

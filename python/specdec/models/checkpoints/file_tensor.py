@@ -1,4 +1,4 @@
-"""A file that is read piece by piece, and the tensors that are still in it."""
+"""Files read piece by piece, and tensors that are still in a file."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 
-_LFS: Final = b"version https://git-lfs"  # how the text that Git LFS leaves in place of a file begins
-_PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in between
+_LFS: Final = b"version https://git-lfs"  # prefix of a Git LFS pointer file
+_PIECE: Final = 1 << 26  # bytes per system call, between which Ctrl-C is handled
 
 
 class OpenedFile:
-    """A regular file of `size` bytes, open for reading until the object goes.
-
-    Bytes are read, not mapped: a page that the file has lost would end the process (SIGBUS).
-    """
+    """A regular file of `size` bytes, open while the object lives; read, not mapped: it may be truncated."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mapped: mmap.mmap | None = None
         try:
-            # O_NONBLOCK: a pipe would wait for a writer. It means nothing for regular files.
+            # O_NONBLOCK: opening a pipe would wait for a writer. Regular files ignore it.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise CheckpointNotFoundError(f"{path}: no such file") from error
@@ -44,15 +41,15 @@ class OpenedFile:
         self.size = status.st_size
         self._time = status.st_mtime_ns
         if self.size >= len(_LFS) and self.read(0, len(_LFS)).tobytes() == _LFS:
-            what = "is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+            what = "is a Git LFS pointer; run `git lfs pull` in its folder to get the file"
             raise CheckpointError(f"{path}: {what}")
 
     def fileno(self) -> int:
-        """The descriptor, which the object owns."""
+        """Return the descriptor, which the object owns."""
         return self._descriptor
 
     def read(self, start: int, n_bytes: int, within: str = "") -> NDArray[np.uint8]:
-        """A copy of `n_bytes` from `start` on; `within` is what has them, for messages."""
+        """Return a copy of `n_bytes` from `start`; messages name what they are `within`."""
         data = np.empty(n_bytes, np.uint8)
         view, done = data.data, 0
         while done < n_bytes:
@@ -63,25 +60,25 @@ class OpenedFile:
             if n == 0:
                 where = f", within {within}" if within else ""
                 raise CheckpointError(
-                    f"{self.path}: ends at byte {start + done}{where}; expected {self.size} bytes, as many "
-                    f"as when it was opened (does another program write it?)"
+                    f"{self.path}: ends at byte {start + done}{where}; expected {self.size} bytes, its size "
+                    f"when it was opened (is another program writing it?)"
                 )
             done += n
         return data
 
     def check_unchanged(self) -> None:
-        """Check that the file has the size and the time of its last change that it had when it was opened."""
+        """Check that size and modification time are those at opening."""
         status = os.fstat(self._descriptor)
         if (status.st_size, status.st_mtime_ns) == (self.size, self._time):
             return
-        how = "its bytes were written" if status.st_size == self.size else f"it has {status.st_size} bytes"
+        how = "it was written to" if status.st_size == self.size else f"it has {status.st_size} bytes"
         raise CheckpointError(
-            f"{self.path}: was changed while it was in use ({how}); expected the file of {self.size} bytes "
-            f"that was loaded: load the model again, and replace such files instead of writing to them"
+            f"{self.path}: changed while in use ({how}); expected the file of {self.size} bytes that was "
+            f"loaded: load the model again, and replace such files instead of writing to them"
         )
 
     def map(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
-        """A read-only view of these bytes: it changes with the file, which must not become shorter."""
+        """Return a read-only mapping of these bytes; the file must not become shorter."""
         if n_bytes == 0:
             return np.zeros(0, np.uint8)
         try:
@@ -92,12 +89,12 @@ class OpenedFile:
             raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
 
     def map_copy(self) -> mmap.mmap:
-        """The whole file, which must not become shorter, as memory: what is written there stays there."""
+        """Return a private writable mapping of the whole file, which must not become shorter."""
         try:
             mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_COPY)
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 with suppress(OSError):  # a system without huge pages
-                    mapped.madvise(mmap.MADV_HUGEPAGE)  # what is read now can then be mapped at once
+                    mapped.madvise(mmap.MADV_HUGEPAGE)  # maps cached pages at once
             return mapped
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
@@ -110,13 +107,13 @@ def _reason(error: OSError | ValueError) -> str:
 PLAIN: Final[Mapping[str, tuple[str, str]]] = {
     "F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2"),
 }  # fmt: skip
-"""Kinds of one number an element: the core's name of the format, and the dtype of its array."""
+"""Unquantized dtypes: the core's name of the format, and the dtype of its array."""
 
 _LARGE_PIECE: Final = 1 << 24  # bytes
 
 
 class FileRows(NamedTuple):
-    """The rows of a matrix in a file, from `start` on, in an `order` or one after the other, not read."""
+    """Unread rows of a matrix in a file from `start`, contiguous or in an `order`."""
 
     opened: OpenedFile
     start: int
@@ -130,7 +127,7 @@ class FileRows(NamedTuple):
         return self.n_rows * self.row_bytes
 
     def chosen(self, order: NDArray[np.int64]) -> FileRows:
-        """Some of these rows, which lie one after the other, in another order."""
+        """Return some of these contiguous rows in another order."""
         if not np.array_equal(order, np.arange(order[0], order[0] + len(order))):
             return self._replace(n_rows=len(order), order=order)
         return self._replace(start=self.start + int(order[0]) * self.row_bytes, n_rows=len(order))
@@ -138,91 +135,92 @@ class FileRows(NamedTuple):
 
 @dataclass(frozen=True)
 class FileTensor:
-    """A tensor of a file; here of plain numbers.
+    """A tensor in a file, unquantized in this base class.
 
-    `name`: As the file calls it. `kind`: What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes
-    of another container the type of GGUF files that has their content. `shape`: Rows first. `start`,
-    `n_bytes`: Where its bytes are in the file.
+    `name`: In the file. `dtype`: In the file: "F32", "BF16", "Q4_K", …; the equivalent ggml type for codes of
+    other containers. `shape`: Rows first. `start`, `n_bytes`: Its bytes in the file.
     """
 
     opened: OpenedFile
     name: str
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
     start: int
     n_bytes: int
 
     @property
     def file(self) -> Path:
-        """The path of the file."""
+        """Path of the file."""
         return self.opened.path
 
     @property
     def files(self) -> set[Path]:
-        """The paths of all files that it lies in."""
+        """Paths of all files that hold parts of it."""
         return {self.file}
 
     @property
     def is_coded(self) -> bool:
-        """Whether the file holds codes, which `array` decodes."""
+        """Whether the tensor is quantized, so that `array` dequantizes it."""
         return False
 
     @property
     def format(self) -> str:
-        """The core's name of the numbers that `array` gives: "f32", "f16" or "bf16"."""
-        return PLAIN[self.kind][0] if self.kind in PLAIN else "f32"
+        """The core's name of the format that `array` returns: "f32", "f16" or "bf16"."""
+        return PLAIN[self.dtype][0] if self.dtype in PLAIN else "f32"
 
     def error(
-        self, found: str, expected: str, kind: type[CheckpointError] = CheckpointError
+        self, found: str, expected: str, error_type: type[CheckpointError] = CheckpointError
     ) -> CheckpointError:
-        """The exception about this tensor, which `found` speaks of: "has shape [2]"."""
-        return error_of(self.file, self.name, found, expected, kind)
+        """Return an exception about this tensor; `found` is a predicate such as "has shape [2]"."""
+        return error_of(self.file, self.name, found, expected, error_type)
 
-    def shape_error(self, expected: str, kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
-        """The exception about its shape."""
-        return self.error(f"has shape {list(self.shape)}", expected, kind)
+    def shape_error(
+        self, expected: str, error_type: type[CheckpointError] = CheckpointError
+    ) -> CheckpointError:
+        """Return an exception about its shape."""
+        return self.error(f"has shape {list(self.shape)}", expected, error_type)
 
     def check(self, numbers: str = "") -> None:
-        """Refuse numbers that are not read; where `numbers` is "U8", anything but bytes."""
-        self._check_kind((numbers,) if numbers else tuple(PLAIN))
+        """Refuse unsupported dtypes; with `numbers` "U8", any dtype but bytes."""
+        self._check_dtype((numbers,) if numbers else tuple(PLAIN))
 
-    def _check_kind(self, kinds: Collection[str]) -> None:
-        if self.kind not in kinds:
-            raise self.error(f"has dtype {self.kind}", ", ".join(kinds), UnsupportedModelError)
+    def _check_dtype(self, dtypes: Collection[str]) -> None:
+        if self.dtype not in dtypes:
+            raise self.error(f"has dtype {self.dtype}", ", ".join(dtypes), UnsupportedModelError)
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
-        """The numbers, of `shape`: float32, float16, or uint16 with the bits of bf16; read at each call.
+        """Read the values, of `shape`: float32, float16, or uint16 with the bits of bf16.
 
-        `index`: Those at this index of the first axis. `numbers`: "U8": of a tensor of bytes.
+        `index`: Select from the first axis. `numbers`: "U8" for a tensor of bytes.
         """
         self.check(numbers)
         start, n_bytes, shape = self._part(index)
-        return self._read(start, n_bytes).view("u1" if numbers else PLAIN[self.kind][1]).reshape(shape)
+        return self._read(start, n_bytes).view("u1" if numbers else PLAIN[self.dtype][1]).reshape(shape)
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
-        """As `array`; of codes uint8, [*shape[:-1], bytes of a row]: blocks as GGUF files have them."""
+        """Read as `array`; a quantized tensor as ggml blocks, uint8, [*shape[:-1], bytes per row]."""
         return self.array(index)
 
     def file_rows(self, index: int | None = None) -> FileRows | None:
-        """The rows of a matrix as `blocks` has them, not read; None where the file has something else."""
+        """Return a matrix's unread rows in the layout of `blocks`; None if the file has another layout."""
         start, n_bytes, shape = self._part(index)
         if len(shape) != 2 or n_bytes == 0:
             return None
         return FileRows(self.opened, start, shape[0], n_bytes // shape[0])
 
     def _part(self, index: int | None) -> tuple[int, int, tuple[int, ...]]:
-        """(start, bytes, shape) of the tensor, or of what it has at an index of its first axis."""
+        """Return (start, bytes, shape) of the tensor, or of one index of its first axis."""
         if index is None:
             return self.start, self.n_bytes, self.shape
         size = self.n_bytes // self.shape[0]
         return self.start + index * size, size, self.shape[1:]
 
     def read(self) -> NDArray[np.uint8]:
-        """The bytes as the file has them."""
+        """Read the tensor's bytes."""
         return self._read(self.start, self.n_bytes)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
-        """The same, some at a time."""
+        """Yield the tensor's bytes in pieces."""
         for at in range(0, self.n_bytes, _LARGE_PIECE):
             yield self._read(self.start + at, min(_LARGE_PIECE, self.n_bytes - at))
 
@@ -230,16 +228,16 @@ class FileTensor:
         return self.opened.read(start, n_bytes, f"tensor '{self.name}'")
 
     def same_as(self, other: FileTensor) -> bool:
-        """Whether both hold the same bits in the same shape."""
-        if (self.kind, self.shape, self.n_bytes) != (other.kind, other.shape, other.n_bytes):
+        """Return whether both hold the same bits in the same shape."""
+        if (self.dtype, self.shape, self.n_bytes) != (other.dtype, other.shape, other.n_bytes):
             return False
         return all(map(np.array_equal, self.pieces(), other.pieces()))
 
 
 def error_of(
-    file: Path, name: str, found: str, expected: str, kind: type[CheckpointError] = CheckpointError
+    file: Path, name: str, found: str, expected: str, error_type: type[CheckpointError] = CheckpointError
 ) -> CheckpointError:
-    """The exception about a tensor of a file, which `found` speaks of: "is missing"."""
-    error = kind(f"{file}: tensor '{name}' {found}; expected {expected}")
+    """Return an exception about a tensor of a file; `found` is a predicate such as "is missing"."""
+    error = error_type(f"{file}: tensor '{name}' {found}; expected {expected}")
     error.file, error.field, error.value, error.expected = file, name, found, expected
     return error

@@ -1,4 +1,4 @@
-"""``generation_config.json``: how a model's authors want its texts to begin, to end and to be sampled."""
+"""``generation_config.json``: BOS, EOS and the authors' default sampling settings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from specdec.fields import MAX_INT, Fields, as_json, is_finite, read_json_object
 
 FILE: Final = "generation_config.json"
 
-# Those that `specdec.Sampling` has too: the largest value (an int: values are whole), the neutral one.
+# Settings that `specdec.Sampling` has too: largest value (an int for integer settings), neutral value.
 _SAMPLING: Final[Mapping[str, tuple[float, float | None]]] = {
     "temperature": (1e30, None), "top_k": (MAX_INT, 0), "top_p": (1.0, 1.0), "min_p": (1.0, 0.0),
     "repetition_penalty": (1e30, 1.0), "no_repeat_ngram_size": (MAX_INT, 0), "min_new_tokens": (MAX_INT, 0),
 }  # fmt: skip
-# Also where nothing is sampled.
+# Settings that apply to greedy decoding too.
 _ALWAYS: Final = ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
-_NAMES: Final = {"min_new_tokens": "min_tokens"}  # of `specdec.Sampling`, where they are others
-_LARGEST: Final = 3.4e38  # a bias, as float32 has numbers
+_NAMES: Final = {"min_new_tokens": "min_tokens"}  # names that differ in `specdec.Sampling`
+_LARGEST: Final = 3.4e38  # a bias in float32
 
-# Fields that change the texts of transformers and have no counterpart here (`min_length` counts the prompt):
-# the values that change nothing.
+# Fields of transformers without counterpart here (`min_length` counts the prompt): their neutral values.
 _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "begin_suppress_tokens": ([],), "constraints": ([],), "diversity_penalty": (0,), "dola_layers": ([],),
     "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1,),
@@ -35,10 +34,10 @@ _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
 _UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
     "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (1,), "typical_p": (1,),
 }  # fmt: skip
-"""The same of fields that count where texts are sampled."""
+"""The same for fields that matter only with sampling."""
 
-# Fields that change no text: bounds that a caller gives, caches, speculation, what is returned; and those of
-# beams, where `num_beams` is warned of.
+# Fields that do not change the output: limits from the caller, caches, speculation, return values; and beam
+# settings, as `num_beams` has a warning of its own.
 _HARMLESS: Final = """
     _from_model_config assistant_confidence_threshold assistant_early_exit assistant_ensemble_weight
     assistant_lookbehind cache_config cache_implementation chat_format compile_config
@@ -55,18 +54,18 @@ GENERATION_FIELDS: Final = frozenset(_HARMLESS).union(
     ("bad_words_ids", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
      "sequence_bias", "suppress_tokens"),
 )  # fmt: skip
-"""Every field of a generation_config.json, which a config.json without such a file may have as well."""
+"""Every field of a generation_config.json; a config.json may have them too."""
 
-NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does not have"
-"""The reason in the warning of such a setting."""
+NOT_APPLIED: Final = "without effect: specdec does not support this generation setting"
+"""Reason in the warning about an unsupported setting."""
 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What a folder says about texts; `eos_ids` is None where it does not say.
+    """Generation settings of a folder; `eos_ids` is None if no file names them.
 
-    `decoder_start`: What a decoder with an encoder begins with: ``decoder_start_token_id``, or
-    ``bos_token_id``, then ``forced_bos_token_id``; empty where there is no first.
+    `decoder_start`: Initial ids of an encoder-decoder's output: ``decoder_start_token_id`` or
+    ``bos_token_id``, then ``forced_bos_token_id``; empty without the first.
     """
 
     bos_id: int | None
@@ -78,7 +77,7 @@ class GenerationDefaults:
 def read_generation_defaults(
     folder: Path, config: Fields, n_vocab: int, *, has_encoder: bool = False, ids_only: bool = False
 ) -> GenerationDefaults:
-    """Read generation_config.json, or config.json without it, ids from either; or `ids_only`, silently."""
+    """Read generation_config.json, else config.json, and ids from both; with `ids_only` without warnings."""
     file = folder / FILE
     has_file = file.is_file()
     given = Fields(read_json_object(file) if has_file else {}, file)
@@ -97,8 +96,8 @@ def read_generation_defaults(
         sampling = sampling_of(of_texts, len(forced) if has_encoder and start else 0)
         sampling |= _by_token(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
         if outside:
-            fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
-            warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out")
+            fields = ", ".join(dict.fromkeys(outside))  # both files often agree
+            warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}; ignoring the others")
         neutral = dict(_UNAPPLIED)
         if of_texts.raw("do_sample") is True:
             neutral |= _UNAPPLIED_SAMPLING
@@ -115,10 +114,7 @@ def _by_token(
     given: Fields, n_vocab: int, eos_ids: tuple[int, ...], sampling: Mapping[str, Any], outside: list[str],
     unapplied: list[str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return ``logit_bias``, with tokens that are forbidden or biased, and ``bad_words``, with longer ones.
-
-    ``unapplied`` gets longer biases, and those that transformers would apply before a repetition penalty.
-    """
+    """Return ``logit_bias`` and ``bad_words`` of banned or biased tokens; add others to `unapplied`."""
     biased, others = _words(given.raw("sequence_bias"), n_vocab, with_bias=True)
     biases = {word[0]: bias for word, bias in biased.items() if len(word) == 1}
     if biases and "repetition_penalty" in sampling:
@@ -128,7 +124,7 @@ def _by_token(
     words, others = _words(given.raw("bad_words_ids"), n_vocab)
     if others:
         unapplied.append("bad_words_ids")
-    # As in transformers: ends of text stay.
+    # EOS stays allowed, as in transformers.
     forbidden = [word[0] for word in words if len(word) == 1 and word[0] not in eos_ids]
     forbidden += given.token_ids("suppress_tokens", n_vocab, outside)
     biases.update(dict.fromkeys(forbidden, -math.inf))
@@ -137,10 +133,7 @@ def _by_token(
 
 
 def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tuple[int, ...], float], bool]:
-    """The tokens and biases of ``bad_words_ids`` or ``sequence_bias``, and whether there are other entries.
-
-    An entry whose tokens the vocabulary does not have is left out: no text has it.
-    """
+    """Return tokens and biases of ``bad_words_ids`` or ``sequence_bias``, and whether others are invalid."""
     found: dict[tuple[int, ...], float] = {}
     others = given is not None and not isinstance(given, list)
     for entry in given if isinstance(given, list) else ():
@@ -154,10 +147,10 @@ def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tupl
 
 
 def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
-    """The sampling settings of a file; `n_forced` first tokens count for ``min_new_tokens`` alone."""
+    """Return the sampling settings of a file; ``min_new_tokens`` includes `n_forced` initial tokens."""
 
     def leave_out(name: str, value: Any, expected: str) -> None:
-        warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
+        warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; ignoring it")
 
     samples = given.raw("do_sample")
     if not isinstance(samples, bool | None):

@@ -1,7 +1,7 @@
 """GGUF files: metadata, and tensors that are still in the file.
 
-Numbers of the format are those of the package ``gguf``. Its reader makes an array of each string, which takes
-seconds and hundreds of megabytes for a common vocabulary, and does not end on some damaged files.
+Constants come from the package ``gguf``. Its reader is not used: it makes an array of each string, which
+costs seconds and hundreds of megabytes for a common vocabulary, and hangs on some damaged files.
 """
 
 from __future__ import annotations
@@ -27,64 +27,64 @@ from specdec.models.number_formats import widened
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_ALIGNMENT: Final = 32  # bytes, where general.alignment does not say
+_ALIGNMENT: Final = 32  # bytes, without general.alignment
 _MAX_ALIGNMENT: Final = 1 << 20
 _MAX_DIMENSIONS: Final = 4
-_MAX_NAME: Final = 1 << 16  # bytes of a key or of a tensor's name
+_MAX_NAME: Final = 1 << 16  # bytes of a key or a tensor name
 _MAX_PARTS: Final = 10_000
 _MAX_ELEMENTS: Final = 1 << 48
-# Beyond what models have; objects take some twenty times the bytes of the smallest entries of a file.
-_MAX_ENTRIES: Final = 1 << 16  # tensors, or values of the metadata
-_MAX_STRINGS: Final = 1 << 21  # of an array
+# Larger than any model; Python objects take some twenty times the bytes of the smallest entries.
+_MAX_ENTRIES: Final = 1 << 16  # tensors, or metadata values
+_MAX_STRINGS: Final = 1 << 21  # in an array
 _WINDOW: Final = 1 << 20  # bytes read at a time
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _STRING, _ARRAY = 8, 9
-_LENGTH: Final = struct.Struct("<Q")  # of a string, in bytes
+_LENGTH: Final = struct.Struct("<Q")  # string length in bytes
 _NUMBERS: Final[Mapping[int, np.dtype[Any]]] = {
-    kind: np.dtype(name)
-    for kind, name in enumerate("<u1 <i1 <u2 <i2 <u4 <i4 <f4 <? - - <u8 <i8 <f8".split())
+    value_type: np.dtype(name)
+    for value_type, name in enumerate("<u1 <i1 <u2 <i2 <u4 <i4 <f4 <? - - <u8 <i8 <f8".split())
     if name != "-"
 }
-"""Value types of one number, by the ids of the format."""
+"""Numeric value types, by the ids of the format."""
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do."""
+    """Return whether a file starts with the GGUF magic."""
     opened = OpenedFile(path)
     return opened.size >= 4 and opened.read(0, 4).tobytes() == MAGIC
 
 
 @dataclass(frozen=True)
 class StoredBlocks(FileTensor):
-    """One tensor of a GGUF file, still in the file; `block` has (elements, bytes): (1, 4) of F32."""
+    """A tensor of a GGUF file; `block` is (elements, bytes), (1, 4) for F32."""
 
     block: tuple[int, int]
 
     @property
     def is_coded(self) -> bool:
-        """Whether the file holds blocks of codes, which `array` decodes."""
-        return self.kind not in PLAIN
+        """Whether the tensor is quantized, so that `array` dequantizes it."""
+        return self.dtype not in PLAIN
 
     def check(self, numbers: str = "") -> None:
-        """Refuse a tensor whose numbers are not read."""
+        """Refuse unsupported types; see `FileTensor`."""
         known = sorted((*PLAIN, *_decoders()))
-        if numbers or self.kind not in known:
-            raise self.error(f"has type {self.kind}", ", ".join(known), UnsupportedModelError)
+        if numbers or self.dtype not in known:
+            raise self.error(f"has type {self.dtype}", ", ".join(known), UnsupportedModelError)
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
-        """The numbers; see `FileTensor`. Codes are decoded by ``gguf``, to float32."""
+        """Read the values, dequantized by ``gguf`` to float32; see `FileTensor`."""
         if not self.is_coded:
             return super().array(index, numbers)
         self.check(numbers)
         from gguf import quants
 
-        with np.errstate(all="ignore"):  # damaged scales may be anything; the core refuses what is not finite
-            decoded: NDArray[np.float32] = quants.dequantize(self.blocks(index), _decoders()[self.kind])
+        with np.errstate(all="ignore"):  # damaged scales; the core refuses values that are not finite
+            decoded: NDArray[np.float32] = quants.dequantize(self.blocks(index), _decoders()[self.dtype])
         return decoded
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
-        """What the file holds; see `FileTensor`."""
+        """Read the blocks of the file; see `FileTensor`."""
         if not self.is_coded:
             return self.array(index)
         start, n_bytes, shape = self._part(index)
@@ -92,12 +92,12 @@ class StoredBlocks(FileTensor):
         return self._read(start, n_bytes).reshape(*shape[:-1], shape[-1] // elements * size)
 
     def numbers(self) -> NDArray[np.float32]:
-        """All of them as float32."""
+        """Read all values as float32."""
         return widened(self.array(), self.format)
 
 
 class GGUFFile(Mapping[str, Any]):
-    """The metadata of a GGUF file, whose texts are decoded when they are asked for, and its `tensors`."""
+    """Metadata of a GGUF file, whose strings are decoded on access, and its `tensors`."""
 
     def __init__(self, opened: OpenedFile) -> None:
         self._opened = opened
@@ -106,19 +106,19 @@ class GGUFFile(Mapping[str, Any]):
         cursor = _Cursor(opened)
         n_tensors, n_values = self._read_head(cursor)
         for _ in range(n_values):
-            key = cursor.name("a key of the metadata")
+            key = cursor.name("a metadata key")
             if key in self._values:
-                raise self.error(f"metadata field '{key}' is there twice; expected once")
+                raise self.error(f"metadata field '{key}' is duplicate; expected it once")
             self._values[key] = self._read_value(cursor, f"metadata field '{key}'")
         tensors = [self._read_tensor(cursor) for _ in range(n_tensors)]
         self.tensors = self._placed(tensors, cursor.at)
 
     def error(self, message: str) -> CheckpointError:
-        """An exception that names the file."""
+        """Return an exception that names the file."""
         return CheckpointError(f"{self.path}: {message}")
 
     def field_error(self, key: str, expected: str, *value: Any) -> CheckpointError:
-        """The exception about a field of the metadata, or about its `value`."""
+        """Return an exception about a metadata field, or about a `value` inside it."""
         found = value[0] if value else self[key]
         return CheckpointError.of(self.path, key, found, expected, noun="metadata field")
 
@@ -129,42 +129,42 @@ class GGUFFile(Mapping[str, Any]):
         return len(self._values)
 
     def __getitem__(self, key: str) -> Any:
-        """A value of the metadata: bool, int, float, str, a list of str, or an ndarray."""
+        """Return a metadata value: bool, int, float, str, list of str, or ndarray."""
         value = self._values[key]
         try:
             if isinstance(value, bytes):
                 return value.decode("utf-8")
             return [text.decode("utf-8") for text in value] if isinstance(value, list) else value
         except UnicodeDecodeError as error:
-            raise self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}") from error
+            raise self.error(f"metadata field '{key}' has a string that is not UTF-8: {error}") from error
 
     def _read_head(self, cursor: _Cursor) -> tuple[int, int]:
-        """(number of tensors, number of values of the metadata)."""
+        """Return the numbers of tensors and of metadata values."""
         magic = cursor.take(4)
         if magic != MAGIC:
-            raise self.error(f"begins with {magic!r}; expected {MAGIC!r}, a GGUF file")
+            raise self.error(f"starts with {magic!r}; expected {MAGIC!r}, a GGUF file")
         version = cursor.integer(4)
         if version not in _VERSIONS:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-            what = "of the other byte order" if swapped in _VERSIONS else f"of version {version}"
+            what = "with big-endian byte order" if swapped in _VERSIONS else f"of version {version}"
             expected = f"version {' or '.join(map(str, _VERSIONS))}, little-endian"
             raise UnsupportedModelError(f"{self.path}: is a GGUF file {what}; expected {expected}")
         n_tensors, n_values = cursor.integer(8), cursor.integer(8)
-        # Bytes of the smallest tensor and of the smallest value: counts beyond are damage.
+        # Bytes of the smallest tensor and of the smallest value: larger counts mean damage.
         for name, n, least in (("tensors", n_tensors, 24), ("values", n_values, 13)):
             most = min(self._opened.size // least, _MAX_ENTRIES)
             if n > most:
-                raise self.error(f"says that it has {n} {name}; expected at most {most}, by its size")
+                raise self.error(f"claims {n} {name}; expected at most {most} in a file of its size")
         return n_tensors, n_values
 
     def _read_value(self, cursor: _Cursor, what: str) -> Any:
-        kind = cursor.integer(4)
-        if kind in _NUMBERS:
-            return cursor.numbers(kind, 1)[0].item()
-        if kind == _STRING:
+        value_type = cursor.integer(4)
+        if value_type in _NUMBERS:
+            return cursor.numbers(value_type, 1)[0].item()
+        if value_type == _STRING:
             return cursor.take(cursor.size(what))
-        if kind != _ARRAY:
-            raise self.error(f"{what} has type {kind}; expected 0 to 12")
+        if value_type != _ARRAY:
+            raise self.error(f"{what} has type {value_type}; expected 0 to 12")
         item, n = cursor.integer(4), cursor.integer(8)
         if item in _NUMBERS:
             return cursor.numbers(item, n)
@@ -177,28 +177,28 @@ class GGUFFile(Mapping[str, Any]):
         return cursor.strings(n, what)
 
     def _read_tensor(self, cursor: _Cursor) -> StoredBlocks:
-        """A tensor, which starts at its offset from where the bytes of tensors begin."""
-        name = cursor.name("a tensor's name")
+        """Read a tensor's description; `start` is its offset in the data section."""
+        name = cursor.name("a tensor name")
         n_dims = cursor.integer(4)
         if not 1 <= n_dims <= _MAX_DIMENSIONS:
             raise error_of(self.path, name, f"has {n_dims} dimensions", f"1 to {_MAX_DIMENSIONS}")
         extents = [cursor.integer(8) for _ in range(n_dims)]
         n = math.prod(extents)
         if not 0 < n <= _MAX_ELEMENTS:
-            raise error_of(self.path, name, f"has the extents {as_json(extents)}", "some elements")
+            raise error_of(self.path, name, f"has the dimensions {as_json(extents)}", "at least one element")
         number = cursor.integer(4)
         if number not in _types():
-            expected = "one that the package `gguf` knows"
+            expected = "a type that the installed package `gguf` knows (pip install -U gguf)"
             raise error_of(self.path, name, f"has type {number}", expected, UnsupportedModelError)
-        kind, block = _types()[number]
+        dtype, block = _types()[number]
         if extents[0] % block[0]:
-            found = f"of type {kind} has rows of {extents[0]}"
-            raise error_of(self.path, name, found, f"multiples of {block[0]}")
+            found = f"of type {dtype} has rows of {extents[0]} elements"
+            raise error_of(self.path, name, found, f"a multiple of {block[0]}")
         shape, n_bytes = tuple(reversed(extents)), n // block[0] * block[1]
-        return StoredBlocks(self._opened, name, kind, shape, cursor.integer(8), n_bytes, block)
+        return StoredBlocks(self._opened, name, dtype, shape, cursor.integer(8), n_bytes, block)
 
     def _placed(self, tensors: list[StoredBlocks], end: int) -> dict[str, StoredBlocks]:
-        """The tensors where they are behind their descriptions: aligned, in the file, shared by none."""
+        """Return the tensors at absolute positions, checked for alignment, size and overlap."""
         key = "general.alignment"
         n = self.get(key, _ALIGNMENT)
         if not isinstance(n, int) or not 1 <= n <= _MAX_ALIGNMENT or n & (n - 1):
@@ -207,20 +207,20 @@ class GGUFFile(Mapping[str, Any]):
         placed: dict[str, StoredBlocks] = {}
         for tensor in (replace(tensor, start=first + tensor.start) for tensor in tensors):
             if tensor.name in placed:
-                raise tensor.error("is there twice", "once")
+                raise tensor.error("is duplicate", "it once")
             if tensor.start % n or tensor.start + tensor.n_bytes > self._opened.size:
-                inside = f"inside the file's {self._opened.size}, from a multiple of {n} on"
-                found = f"has {tensor.n_bytes} bytes from {tensor.start} on"
-                raise tensor.error(found, f"them {inside} (is the file truncated?)")
+                inside = f"a multiple of {n}, inside the file of {self._opened.size} bytes"
+                found = f"has {tensor.n_bytes} bytes at offset {tensor.start}"
+                raise tensor.error(found, f"{inside} (is the file truncated?)")
             placed[tensor.name] = tensor
         for before, tensor in pairwise(sorted(placed.values(), key=lambda one: (one.start, one.n_bytes))):
             if tensor.start < before.start + before.n_bytes:
-                raise tensor.error(f"overlaps tensor '{before.name}'", "bytes of its own")
+                raise tensor.error(f"overlaps tensor '{before.name}'", "separate bytes")
         return placed
 
 
 class _Cursor:
-    """A place in a file, `at`, that moves on; bytes are read in windows."""
+    """A read position `at` in a file; bytes are read in windows."""
 
     def __init__(self, opened: OpenedFile, at: int = 0) -> None:
         self._opened = opened
@@ -231,20 +231,20 @@ class _Cursor:
         return CheckpointError(f"{self._opened.path}: {message}")
 
     def check(self, n: int) -> None:
-        """Refuse a file that has not as many bytes left."""
+        """Refuse a file with fewer than `n` bytes left."""
         left = self._opened.size - self.at
         if n > left:
-            expected = f"{n} bytes, not {left} (is the file truncated?)"
-            raise self._error(f"ends where more are to follow byte {self.at}; expected {expected}")
+            expected = f"{n} more (is the file truncated?)"
+            raise self._error(f"ends {left} bytes after byte {self.at}; expected {expected}")
 
     def strings(self, n: int, what: str) -> list[bytes]:
-        """The next n strings."""
+        """Read `n` strings."""
         length_at = _LENGTH.unpack_from
         found: list[bytes] = []
         while len(found) < n:
             at = self._begin(8)
             window, last = self._window, len(self._window)
-            while len(found) < n and at + 8 <= last:  # those that the window holds whole
+            while len(found) < n and at + 8 <= last:  # strings that are whole in the window
                 begin = at + 8
                 end = begin + length_at(window, at)[0]
                 if end > last:
@@ -256,9 +256,9 @@ class _Cursor:
                 found.append(self.take(self.size(what)))
         return found
 
-    def numbers(self, kind: int, n: int) -> NDArray[Any]:
-        """The next n numbers of a type."""
-        dtype = _NUMBERS[kind]
+    def numbers(self, value_type: int, n: int) -> NDArray[Any]:
+        """Read `n` numbers."""
+        dtype = _NUMBERS[value_type]
         self.check(n * dtype.itemsize)
         return np.frombuffer(self.take(n * dtype.itemsize), dtype)
 
@@ -268,7 +268,7 @@ class _Cursor:
         return self._window[begin : begin + n]
 
     def _begin(self, n: int) -> int:
-        """Where the next bytes begin in the window, which holds n of them."""
+        """Return the position of the next `n` bytes in the window, reading them if needed."""
         self.check(n)
         begin = self.at - self._window_start
         if begin < 0 or begin + n > len(self._window):
@@ -281,7 +281,7 @@ class _Cursor:
         return int.from_bytes(self.take(n), "little")
 
     def size(self, what: str, most: int | None = None) -> int:
-        """The length of a string, which the file holds."""
+        """Read the length of a string and check that the file holds it."""
         n, left = self.integer(8), self._opened.size - self.at
         most = left if most is None else min(most, left)
         if n > most:
@@ -292,65 +292,67 @@ class _Cursor:
         try:
             return self.take(self.size(what, _MAX_NAME)).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._error(f"{what} is no UTF-8: {error}") from error
+            raise self._error(f"{what} is not UTF-8: {error}") from error
 
 
 @cache
 def _decoders() -> dict[str, Any]:
-    """Types whose codes ``gguf`` decodes, by name."""
+    """Return the types that ``gguf`` dequantizes, by name."""
     from gguf import constants, quants
 
     found = {}
-    for kind, (elements, size) in constants.GGML_QUANT_SIZES.items():
+    for ggml_type, (elements, size) in constants.GGML_QUANT_SIZES.items():
         if elements > 1:
             with suppress(NotImplementedError):
-                quants.dequantize(np.zeros((1, size), np.uint8), kind)
-                found[kind.name] = kind
+                quants.dequantize(np.zeros((1, size), np.uint8), ggml_type)
+                found[ggml_type.name] = ggml_type
     return found
 
 
 @cache
 def _types() -> dict[int, tuple[str, tuple[int, int]]]:
-    """Types of tensors by number: ggml's name, elements and bytes of a block."""
+    """Return ggml's types by number: name, and elements and bytes per block."""
     try:
         from gguf import constants
     except ImportError as error:
         raise MissingGGUFError(
-            "GGUF files are read with the package `gguf`, which is not installed: pip install gguf"
+            "reading GGUF files needs the package `gguf`, which is not installed: pip install gguf"
         ) from error
-    return {int(kind): (kind.name, sizes) for kind, sizes in constants.GGML_QUANT_SIZES.items()}
+    return {
+        int(ggml_type): (ggml_type.name, sizes) for ggml_type, sizes in constants.GGML_QUANT_SIZES.items()
+    }
 
 
 @cache
 def type_sizes() -> dict[str, tuple[int, tuple[int, int]]]:
-    """Types of tensors by ggml's name: number, elements and bytes of a block."""
+    """Return ggml's types by name: number, and elements and bytes per block."""
     return {name: (number, sizes) for number, (name, sizes) in _types().items()}
 
 
 def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
-    """The file of a path, or the first of its parts, whose metadata describe the model, and all tensors."""
+    """Read a file, or all parts of a split one; return the first part, with the metadata, and all tensors."""
     file = GGUFFile(OpenedFile(path))
     n_parts = _count(file, "split.count")
     if n_parts <= 1:
         return file, file.tensors
     if (match := _PART.fullmatch(path.name)) is None or int(match[3]) != n_parts:
-        expected = f"a name that ends as in '-00001-of-{n_parts:05}.gguf'"
-        raise file.error(f"is a part of {n_parts}; expected {expected}")
+        expected = f"a name that ends like '-00001-of-{n_parts:05}.gguf'"
+        raise file.error(f"is one of {n_parts} parts; expected {expected}")
     parts: list[GGUFFile] = []
     tensors: dict[str, StoredBlocks] = {}
     for part in range(n_parts):
-        place = path.with_name(f"{match[1]}-{part + 1:05}-of-{n_parts:05}.gguf")
-        if place != path and not place.is_file():
-            raise CheckpointNotFoundError(f"{place}: no such file; expected part {part + 1} of {n_parts}")
-        one = file if place == path else GGUFFile(OpenedFile(place))
+        part_path = path.with_name(f"{match[1]}-{part + 1:05}-of-{n_parts:05}.gguf")
+        if part_path != path and not part_path.is_file():
+            raise CheckpointNotFoundError(f"{part_path}: no such file; expected part {part + 1} of {n_parts}")
+        one = file if part_path == path else GGUFFile(OpenedFile(part_path))
         parts.append(one)
         number, n = _count(one, "split.no"), _count(one, "split.count")
         if (number, n) != (part, n_parts):
-            expected = f"{part + 1} of {n_parts}, as its name has it"
-            raise one.error(f"says that it is part {number + 1} of {n}; expected {expected}")
+            expected = f"part {part + 1} of {n_parts}, as in its name"
+            raise one.error(f"claims to be part {number + 1} of {n}; expected {expected}")
         for name, tensor in one.tensors.items():
             if name in tensors:
-                raise tensor.error(f"is in {tensors[name].file.name} too", "it once")
+                raise tensor.error(f"is also in {tensors[name].file.name}", "it once")
             tensors[name] = tensor
     n_tensors = _count(parts[0], "split.tensors.count")
     if n_tensors not in (0, len(tensors)):
@@ -359,7 +361,7 @@ def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
 
 
 def _count(file: GGUFFile, key: str) -> int:
-    """A number of parts or tensors; 0 where the file says nothing."""
+    """Return a number of parts or tensors, by default 0."""
     n = file.get(key, 0)
     if type(n) is not int or not 0 <= n <= _MAX_PARTS * 1000:
         raise file.field_error(key, "a whole number")

@@ -1,4 +1,4 @@
-"""GGUF files as checkpoints: the model, its tokenizer and its chat templates from one file."""
+"""GGUF files as checkpoints: model, tokenizer and chat templates from one file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from specdec.models.families.gguf_metadata import HARMLESS, Metadata, check_keys
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_end_ids, read_vocabulary
 
-# A decoder's biases by distance of the encoder's output, which nothing reads.
+# Cross-attention biases of a decoder, which nothing reads.
 _UNUSED: Final = "cross_attn_rel_b.weight"
-# A matrix of one row, which some files hold as a vector.
+# A matrix with one row, which some files hold as a vector.
 ROW: Final = "ffn_gate_inp_shexp.weight"
 
 
 def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
-    """Open a GGUF file, or all parts of one; see :func:`specdec.checkpoints.open_checkpoint`."""
+    """Open a GGUF file with all its parts; see :func:`specdec.checkpoints.open_checkpoint`."""
     file, held = read_gguf(path)
     named: Any = file.get("general.architecture")
     values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
@@ -45,7 +45,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     n_vocab = config["n_vocab"]
     vocabulary = None if tokenizer is not None else read_vocabulary(file, path)
     if vocabulary is not None and vocabulary.n_tokens > n_vocab:
-        expected = f"at most {n_vocab} tokens, the rows of 'token_embd.weight'"
+        expected = f"at most {n_vocab} tokens, one for each row of 'token_embd.weight'"
         raise file.field_error("tokenizer.ggml.tokens", expected, f"{vocabulary.n_tokens} tokens")
     bos_id, eos_ids = read_end_ids(file, path, n_vocab)
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
@@ -61,7 +61,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
 def described(
     metadata: Metadata, n_ctx: int | None = None
 ) -> tuple[str, Family, dict[str, Any], list[Source]]:
-    """Architecture of transformers, family, canonical configuration, and where tensors come from."""
+    """Return the architecture in transformers, the family, the canonical configuration and the sources."""
     architecture = architecture_of(metadata.name, metadata.file)
     name = architecture.architecture(metadata)
     family = architecture.family(FAMILIES[name])
@@ -71,12 +71,12 @@ def described(
     check_keys(metadata, config)
     try:
         return name, family, config, list(family.sources(config, tensors.__contains__))
-    except ValueError as error:  # the core's checks name the field of the canonical configuration
+    except ValueError as error:  # from the core, which names the field of the canonical configuration
         raise CheckpointError(f"{metadata.file}: {error}") from error
 
 
 def fields_of(metadata: Metadata) -> dict[str, Any]:
-    """The fields of a config.json that describe the same model."""
+    """Return the fields of an equivalent config.json."""
     tied = "output.weight" not in metadata.tensors
     return architecture_of(metadata.name, metadata.file).fields(metadata) | {
         "vocab_size": _n_vocab(metadata),
@@ -85,7 +85,7 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
 
 
 def of_model(metadata: Metadata) -> dict[str, Any]:
-    """The tensors of a file, less those read with its configuration and those that nothing reads."""
+    """Return the tensors of the model, without those that the configuration used or nothing reads."""
     found: dict[str, Any] = {}
     for key, tensor in metadata.tensors.items():
         if key not in metadata.used and not key.endswith(_UNUSED):
@@ -104,7 +104,7 @@ def _n_vocab(metadata: Metadata) -> int:
 
 
 def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTemplate | None:
-    """The chat templates of a file; None if there are none."""
+    """Return the chat templates of a file, or None."""
     prefix = "tokenizer.chat_template"
     templates: dict[str, Any] = {
         "default" if key == prefix else key.removeprefix(f"{prefix}."): file.get(key)
@@ -113,14 +113,14 @@ def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTempl
     }
     for name, text in templates.items():
         if not isinstance(text, str):
-            raise file.field_error(f"{prefix}.{name}", "a text", text)
+            raise file.field_error(f"{prefix}.{name}", "a string", text)
     if not templates:
         return None
     tokens = {} if vocabulary is None else vocabulary.special_tokens
     return ChatTemplate(templates, tokens=tokens, source=str(file.path))
 
 
-# Keys of a file that are not its model's: who made it, parts, importance, vocabulary, templates.
+# Known keys without effect on the model: provenance, splits, importance, vocabulary, templates.
 _KNOWN: Final = re.compile(
     r"general\.(alignment|architecture|author|basename|description|doi|file_type|finetune|languages|license"
     r"|license\.\w+|name|organization|parameter_count|quantization_version|quantized_by|repo_url|size_label"
@@ -139,14 +139,14 @@ _SAMPLING: Final = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }  # fmt: skip
-# Others that change texts: the values that change nothing.
+# Unsupported sampling settings: their neutral values.
 _UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
     "mirostat": (0,), "penalty_last_n": (-1,), "sequence": (), "xtc_probability": (0,),
 }  # fmt: skip
 
 
 def _default_sampling(file: GGUFFile) -> dict[str, Any]:
-    """The settings of ``general.sampling``, which converters write from a generation_config.json."""
+    """Return the settings in ``general.sampling``, where converters store a generation_config.json."""
     prefix = "general.sampling."
     given = {key.removeprefix(prefix): file.get(key) for key in file if key.startswith(prefix)}
     of_others = given.keys() & _UNAPPLIED_SAMPLING.keys()
@@ -161,10 +161,12 @@ def _default_sampling(file: GGUFFile) -> dict[str, Any]:
 
 
 def sampling_values(sampling: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The metadata of `specdec.Model.default_sampling`; settings without a key are warned of."""
+    """Return `specdec.Model.default_sampling` as metadata; warn about settings without a key."""
     found = {theirs: sampling[ours] for theirs, ours in _SAMPLING.items() if ours in sampling}
     if left_out := sorted(sampling.keys() - _SAMPLING.values()):
-        warn(f"{path}: GGUF files have no field for the default settings {', '.join(left_out)}; left out")
+        warn(
+            f"{path}: GGUF files have no field for the default settings {', '.join(left_out)}; dropping them"
+        )
     if "penalty_repeat" in found:
         found["penalty_last_n"] = -1  # all tokens
     if found:
@@ -173,10 +175,10 @@ def sampling_values(sampling: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _shortest(value: Any) -> Any:
-    """The shortest decimal number that has the f32 of a value: 0.7 for 0.699999988."""
+    """Return the shortest decimal with the same float32 value: 0.7 for 0.699999988."""
     if not isinstance(value, float):
         return value
-    with np.errstate(over="ignore"):  # infinity is refused as a setting
+    with np.errstate(over="ignore"):  # infinity is refused later
         return float(np.format_float_positional(np.float32(value)))
 
 

@@ -1,4 +1,4 @@
-"""GGUF files that are written: types of tensors, their bytes, and the container."""
+"""Writing GGUF files: tensor types, encoding, and the container."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from specdec.models.checkpoints.gguf_file import MAGIC, type_sizes
 from specdec.models.number_formats import rounded_to_bf16
 
 WEIGHTED: Final[Mapping[str, int]] = {"Q4_0": 8, "Q5_0": 16}
-"""Types of blocks that are weighted here, and what is added to a code."""
+"""Block types with weighted quantization in this module, and the offset of their codes."""
 _BLOCK: Final = 32
-_TOGETHER: Final = 1 << 14  # blocks that are looked at together
+_TOGETHER: Final = 1 << 14  # blocks per batch
 _TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
 
 
 def weighted_blocks(
-    rows: NDArray[np.float32], kind: str, importance: NDArray[np.float32]
+    rows: NDArray[np.float32], ggml_type: str, importance: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
-    """The bytes of rows of weights, [n_rows, n_in], n_in a multiple of 32; errors as the core weighs them.
-
-    Of some twenty grids of codes each gives the scale that fits best; the best of these is taken.
-    """
-    most = WEIGHTED[kind]
+    """Quantize rows [n_rows, n_in], n_in a multiple of 32, by the best-fitting scale of some twenty grids."""
+    most = WEIGHTED[ggml_type]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
     made: list[NDArray[np.uint8]] = []
     step = max(1, _TOGETHER * _BLOCK // rows.shape[1])
@@ -41,9 +38,9 @@ def weighted_blocks(
         x, w = some.reshape(-1, _BLOCK), weights.reshape(-1, _BLOCK)
         d = _best_scale(x, w, np.float32(most)).astype(np.float16)
         codes = (_codes(x, _inverse(d.astype(np.float32)), most) + most).astype(np.uint8)
-        # the scale; in Q5_0 the fifth bits; nibbles of the first half, and above them of the second
+        # scale; fifth bits (Q5_0); low nibbles for the first half, high nibbles for the second
         low = codes[:, : _BLOCK // 2] & 15 | (codes[:, _BLOCK // 2 :] & 15) << 4
-        fifth = [np.packbits(codes >> 4, axis=1, bitorder="little")] if kind == "Q5_0" else []
+        fifth = [np.packbits(codes >> 4, axis=1, bitorder="little")] if ggml_type == "Q5_0" else []
         made.append(np.concatenate([d[:, None].view(np.uint8), *fifth, low], axis=1).reshape(-1))
     return np.concatenate(made)
 
@@ -54,7 +51,7 @@ def _codes(x: NDArray[np.float32], steps: NDArray[np.float32], most: int) -> NDA
 
 
 def _inverse(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """1 / x; 0 where x is 0."""
+    """Return 1 / x, or 0 where x is 0."""
     result: NDArray[np.float32] = np.divide(np.float32(1), x, out=np.zeros_like(x), where=x != 0)
     return result
 
@@ -76,38 +73,44 @@ FILE_TYPES: Final[Mapping[str, int]] = {
     "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K": 16,
     "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
 }  # fmt: skip
-"""What a file can be asked for, and the number that ``general.file_type`` has for it."""
+"""Types that a file can have, and their ``general.file_type``."""
 
 MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
-"""Those whose matrices have several types, chosen as llama.cpp chooses them."""
+"""File types with mixed matrix types, chosen as llama.cpp does."""
 
 WEIGHED: Final = ("Q4_0", *(f"Q{bits}_K" for bits in (4, 5, 6)), *MIXTURES)
-"""Those that weigh the errors of inputs by their importance."""
+"""File types that weight quantization errors by importance."""
 
-_LEAST: Final = 1e-4  # of the importance of an input, in multiples of the mean
+_LEAST: Final = 1e-4  # minimum importance of an input, relative to the mean
 _K_TYPES: Final = ("Q4_K", "Q5_K", "Q6_K")
-# What a matrix gets whose rows are no multiple of a type's block; F16, where that has such blocks too.
+# Fallback types for rows that are not a multiple of the block size, before F16.
 _LESS: Final[Mapping[str, str]] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-# Matrices that are never rounded: the end of their names, less ".weight".
+# Name suffixes, without ".weight", of matrices that stay in F32.
 _KEPT: Final = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel_b")
 
 
 def type_of(
-    kind: str, name: str, shape: tuple[int, ...], n_layer: int, *, has_head: bool, is_falcon: bool = False
+    ggml_type: str,
+    name: str,
+    shape: tuple[int, ...],
+    n_layer: int,
+    *,
+    has_head: bool,
+    is_falcon: bool = False,
 ) -> str:
-    """The type of a tensor; without `has_head`, an ``output.weight``, the table of tokens is the head."""
+    """Return the type of a tensor; without `has_head` (``output.weight``), the embedding is the head."""
     base = name.removesuffix(".weight")
     if len(shape) < 2 or base == name or base.endswith(_KEPT) or "norm" in base.rsplit(".", 1)[-1]:
         return "F32"
-    wanted = _mixed(kind, base, n_layer, has_head, is_falcon) if kind in MIXTURES else kind
+    wanted = _mixed(ggml_type, base, n_layer, has_head, is_falcon) if ggml_type in MIXTURES else ggml_type
     while shape[-1] % type_sizes()[wanted][1][0]:
         wanted = _LESS.get(wanted, "F16")
     return wanted
 
 
-def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
-    """The type of a matrix in a mixture."""
-    plain, part = kind[:4], base.rsplit(".", 1)[-1]
+def _mixed(ggml_type: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
+    """Return the type of a matrix in a mixed file type."""
+    plain, part = ggml_type[:4], base.rsplit(".", 1)[-1]
     if base == "output" or (base == "token_embd" and not has_head):
         return "Q8_0" if is_falcon else "Q6_K"
     if not base.startswith("blk."):
@@ -116,9 +119,9 @@ def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) 
     eighth = n_layer // 8
     important = layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
     is_down = part in ("ffn_down", "ffn_down_exps")
-    if kind.endswith("_S"):
+    if ggml_type.endswith("_S"):
         first = 4 if part == "attn_v" else eighth if is_down else 0
-        return "Q5_K" if kind == "Q4_K_S" and layer < first else plain
+        return "Q5_K" if ggml_type == "Q4_K_S" and layer < first else plain
     if part == "attn_qkv":
         return {"Q4_K": "Q5_K", "Q5_K": "Q6_K"}[plain]
     if is_down and is_falcon and plain == "Q4_K":
@@ -127,58 +130,55 @@ def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) 
 
 
 def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """Importance of inputs in multiples of its mean, of unused ones a little; None if there is none."""
+    """Return importance relative to its mean, with a small minimum; None if all is 0."""
     mean = importance.mean(dtype=np.float64)
     return np.maximum(importance / mean, _LEAST).astype(np.float32) if mean > 0.0 else None
 
 
 def encoded(
-    array: NDArray[np.float32], kind: str, what: str, importance: NDArray[np.float32] | None = None,
+    array: NDArray[np.float32], ggml_type: str, what: str, importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
 ) -> NDArray[Any]:  # fmt: skip
-    """The bytes of a tensor in a type; `what` is file and tensor, for messages.
-
-    `importance` ([n_in] or [n_experts, n_in]) weighs errors of inputs in K types, Q4_0 and Q5_0.
-    """
+    """Encode a tensor, weighted by `importance` [n_in] or [n_experts, n_in]; messages name `what`."""
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
-    if kind == "F32":
+    if ggml_type == "F32":
         return array
-    if kind in ("F16", "BF16"):
+    if ggml_type in ("F16", "BF16"):
         with np.errstate(over="ignore"):
-            half: NDArray[Any] = array.astype(np.float16) if kind == "F16" else rounded_to_bf16(array)
-        large = np.isinf(half) if kind == "F16" else (half & 0x7FFF) == 0x7F80
+            half: NDArray[Any] = array.astype(np.float16) if ggml_type == "F16" else rounded_to_bf16(array)
+        large = np.isinf(half) if ggml_type == "F16" else (half & 0x7FFF) == 0x7F80
         if large.any():
-            raise CheckpointError(f"{what} has values that are too large for {kind}; expected smaller ones")
+            raise CheckpointError(f"{what} has values too large for {ggml_type}; expected another type")
         return half
     rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
-    if importance is not None and importance.ndim == 2 and kind in (*_K_TYPES, *WEIGHTED):
+    if importance is not None and importance.ndim == 2 and ggml_type in (*_K_TYPES, *WEIGHTED):
         experts = zip(array, importance, strict=True)
-        parts = [encoded(part, kind, what, means, n_threads).reshape(-1) for part, means in experts]
+        parts = [encoded(part, ggml_type, what, means, n_threads).reshape(-1) for part, means in experts]
         return np.concatenate(parts)
-    if kind in _K_TYPES:
+    if ggml_type in _K_TYPES:
         weights = None if importance is None else _relative(importance)
-        packed = _core.quantize(rows, kind.lower(), importance=weights, n_threads=n_threads)
+        packed = _core.quantize(rows, ggml_type.lower(), importance=weights, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)
-    if kind in WEIGHTED and importance is not None and (weights := _relative(importance)) is not None:
-        return weighted_blocks(rows, kind, weights)
+    if ggml_type in WEIGHTED and importance is not None and (weights := _relative(importance)) is not None:
+        return weighted_blocks(rows, ggml_type, weights)
     from gguf import GGMLQuantizationType, quants
 
-    blocks: NDArray[np.uint8] = quants.quantize(array, GGMLQuantizationType[kind])
+    blocks: NDArray[np.uint8] = quants.quantize(array, GGMLQuantizationType[ggml_type])
     return blocks
 
 
 _VERSION: Final = 3
 _ALIGNMENT: Final = 32
 _STRING, _ARRAY = 8, 9
-# Values of one number: the type of the format, and how `struct` writes it.
+# Scalar types: id in the format, and `struct` code.
 _SCALARS: Final = {"uint32": (4, "I"), "int32": (5, "i"), "float32": (6, "f"), "bool": (7, "?")}
 _ITEMS: Final = {name: number for name, (number, _) in _SCALARS.items()} | {"uint8": 0}
 
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor that a file is to hold: `shape` rows first, `type` as ggml calls it."""
+    """A tensor to write: `shape` rows first, `type` by ggml's name."""
 
     name: str
     shape: tuple[int, ...]
@@ -186,7 +186,7 @@ class NewTensor:
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes the file has for it."""
+        """Size in the file."""
         _, (elements, size) = type_sizes()[self.type]
         return int(np.prod(self.shape, dtype=object)) // elements * size
 
@@ -194,11 +194,7 @@ class NewTensor:
 def write_gguf(
     path: Path, metadata: Mapping[str, Any], tensors: list[NewTensor], data: Iterator[NDArray[Any]]
 ) -> None:
-    """Write a file of version 3, which is there as a whole or not at all.
-
-    `metadata`: Full keys to bool, int of 32 bits, float, str, list of str, or ndarray. `data`: Of each
-    tensor.
-    """
+    """Write a file of version 3, atomically: `metadata` by full keys, and the `data` of `tensors`."""
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))
         for key, value in metadata.items():
@@ -238,8 +234,8 @@ def _value(key: str, value: Any) -> bytes:
     if not isinstance(value, bool | int | float):
         return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
     name = {bool: "bool", float: "float32"}.get(type(value), "int32" if value < 0 else "uint32")
-    number, form = _SCALARS[name]
+    number, code = _SCALARS[name]
     try:
-        return struct.pack(f"<I{form}", number, value)
+        return struct.pack(f"<I{code}", number, value)
     except struct.error as error:
-        raise InputError(f"metadata field {key!r} is {value}; expected a number of 32 bits") from error
+        raise InputError(f"metadata field {key!r} is {value}; expected a 32-bit number") from error

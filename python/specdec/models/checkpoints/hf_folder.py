@@ -1,8 +1,8 @@
 """Hugging Face folders: ``config.json``, ``*.safetensors`` and a tokenizer.
 
-``config.json`` means what ``transformers`` takes it to mean. A field that would change the computation in a
-way specdec does not have is refused by name, an unknown one is warned of. Unused tensors are refused too, but
-for buffers of older versions of ``transformers`` and a tied head that equals the embedding.
+``config.json`` is read as ``transformers`` reads it. Fields that ask for an unsupported computation are
+refused by name; unknown fields cause a warning. Unused tensors are refused too, except for buffers of old
+versions of ``transformers`` and a tied head that equals the embedding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of, coded_sources
 from specdec.models.tokenizer import resolve_tokenizer
 
-# Fields that no architecture computes with: names, versions, training, labels, the library's own switches.
+# Fields without effect on any architecture: names, versions, training, labels, library switches.
 _HARMLESS: Final = GENERATION_FIELDS.union(
     """
     _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path
@@ -40,7 +40,7 @@ _HARMLESS: Final = GENERATION_FIELDS.union(
     """.split()
 )
 
-# Switches of other classes, which change nothing where they are off.
+# Switches of other classes, without effect when off.
 _SWITCHES: Final = (
     "alibi", "attention_bias", "is_encoder_decoder", "lm_head_bias", "mlp_bias", "qk_layernorm",
     "rope_interleaved", "tie_encoder_decoder", "use_mrope", "use_qk_norm", "use_sliding_window",
@@ -52,8 +52,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     file = folder / "config.json"
     fields = Fields(read_json_object(file), file)
     if fields.has("specdec_draft"):
-        expected = f"that of a model; specdec.drafts.load({str(folder)!r}, target) opens a draft's"
-        raise UnsupportedModelError(f"{folder}: is the folder of a learned draft; expected {expected}")
+        expected = f"a model folder; load the draft with specdec.drafts.load({str(folder)!r}, target)"
+        raise UnsupportedModelError(f"{folder}: is a learned draft; expected {expected}")
     architecture, family, config, has_codes = described(fields, n_ctx)
     tensors = _held(folder, family, has_codes)
     if family.settled is not None:
@@ -64,7 +64,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         if has_own_head(family, config, sources, tensors):
             config, fields = config | {"tied": False}, fields.replaced(tie_word_embeddings=False)
             sources = coded_sources(family.sources(config, tensors.__contains__), coded)
-    except ValueError as error:  # the core's checks name the field of the canonical configuration
+    except ValueError as error:  # from the core, which names the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
     match_tensors(folder, family, config, sources, tensors, described_by="config.json")
     has_encoder = config.get("encoder") is not None
@@ -83,7 +83,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
 
 
 def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:
-    """Architecture, family, canonical configuration, whether matrices are codes; warns of unknown fields."""
+    """Return architecture, family, canonical configuration, and whether the folder is quantized."""
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]
     has_codes = _has_codes(fields, family)
@@ -98,8 +98,8 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
 
 
 def _check_attention(fields: Fields) -> None:
-    """Refuse fields that change the attention of every class; count switches that are off as read."""
-    because = "a decoder attends to what came before"
+    """Refuse fields that change attention in every class; mark switches that are off as read."""
+    because = "attention is causal"
     fields.require("is_causal", True, because=because)
     fields.require("use_bidirectional_attention", False, because=because)
     fields.require("add_cross_attention", False, because="the architecture implies it")
@@ -108,21 +108,21 @@ def _check_attention(fields: Fields) -> None:
 
 
 def _has_codes(fields: Fields, family: Family) -> bool:
-    """Whether matrices are codes as compressed-tensors has them; others are refused, but the family's."""
+    """Return whether the folder is quantized by compressed-tensors; refuse other methods."""
     if fields.raw("quantization_config") is None:
         return False
     wanted = family.quantized or METHOD
     quantized = fields.object("quantization_config")
     if quantized is None or quantized.raw("quant_method") != wanted:
-        raise fields.unsupported("quantization_config", f"nothing, or quant_method {wanted!r}")
-    quantized.skip("modules_to_not_convert", "ignore", "version")  # the tensors say which are codes
+        raise fields.unsupported("quantization_config", f"no such field, or quant_method {wanted!r}")
+    quantized.skip("modules_to_not_convert", "ignore", "version")  # the tensors show which are quantized
     if wanted == METHOD:
         check_quantization(fields)
     return wanted == METHOD
 
 
 def _held(folder: Path, family: Family, has_codes: bool) -> dict[str, FileTensor]:
-    """The tensors of the decoder that the files hold, by the names of the family's table."""
+    """Return the model's tensors in the files, by the names of the family's table."""
     tensors: dict[str, FileTensor] = {}
     held = open_weights(folder)
     for name, tensor in (with_codes(held) if has_codes else held).items():
@@ -130,6 +130,6 @@ def _held(folder: Path, family: Family, has_codes: bool) -> dict[str, FileTensor
         if full is None:
             continue
         if full in tensors:
-            raise tensor.error(f"is held beside '{tensors[full].name}', its other name", "one of them")
+            raise tensor.error(f"is a duplicate of '{tensors[full].name}', its other name", "one of them")
         tensors[full] = tensor
     return tensors

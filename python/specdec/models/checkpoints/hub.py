@@ -1,4 +1,4 @@
-"""Repositories on the Hugging Face Hub, through ``huggingface_hub`` (the extra ``huggingface_hub``)."""
+"""Repositories on the Hugging Face Hub, through ``huggingface_hub``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DESCRIBING: Final = (
     "spiece.model", "target.spm", "target_vocab.json", "tokenizer.json", "tokenizer.model",
     "tokenizer_config.json", "vocab.json",
 )  # fmt: skip
-"""Those of a Hugging Face folder, by name."""
+"""Files that describe a model in a Hugging Face folder."""
 
 TEMPLATES: Final = "additional_chat_templates/*.jinja"
-"""Chat templates beside the first, in such a folder."""
+"""Additional chat templates in a Hugging Face folder."""
 
 _COMPLETE: Final = (".gguf", ".specdec")
 _LLAMA2C: Final = ("tokenizer.bin", "tokenizer.model")
@@ -31,50 +31,49 @@ _LLAMA2C_TABLES: Final = ("tok*.bin", "tok*.model")
 
 
 def is_describing(name: str) -> bool:
-    """Whether `describing_files` has files of this name, relative to the folder, for some model."""
+    """Return whether `describing_files` can include this name, relative to the folder."""
     folder, _, last = name.rpartition("/")
     if not folder:
         return last in DESCRIBING or last in _LLAMA2C or any(fnmatchcase(last, of) for of in _LLAMA2C_TABLES)
     return f"{folder}/*.jinja" == TEMPLATES and fnmatchcase(last, "*.jinja")
 
 
-def describing_files(place: Path) -> list[Path]:
-    """The files, there or not, that describe what is at a `place`; none beside one that holds all of it."""
-    if place.suffix in _COMPLETE and not place.is_dir():
+def describing_files(path: Path) -> list[Path]:
+    """List files, existing or not, that describe the model at `path`; none if one file holds everything."""
+    if path.suffix in _COMPLETE and not path.is_dir():
         return []
-    folder = place if place.is_dir() else place.parent
-    if place.suffix == ".bin" and not place.is_dir():
+    folder = path if path.is_dir() else path.parent
+    if path.suffix == ".bin" and not path.is_dir():
         named = [folder / name for name in _LLAMA2C]
         found = {file for names in _LLAMA2C_TABLES for file in folder.glob(names)}
-        return named + sorted(found - {*named, place})
+        return named + sorted(found - {*named, path})
     return [folder / name for name in DESCRIBING] + sorted(folder.glob(TEMPLATES))
 
 
-# The hub's own rule: words of letters, digits, "-", "_" and ".", one slash. A name that could be a relative
-# path on this disk ("./x", "../x") does not match.
+# The hub's rule: letters, digits, "-", "_" and ".", one slash. Relative paths ("./x", "../x") do not match.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
-# A file of a repository: hf://org/name/folder/file.gguf.
+# A file in a repository: hf://org/name/folder/file.gguf.
 _FILE = re.compile(r"hf://([^/:]+/[^/:]+)/([^:\\]+\.gguf)")
 # A GGUF file by its type: org/name:Q4_K_M, with or without hf:// in front.
 _TAGGED = re.compile(r"(?:hf://)?([^/:]+/[^/:]+)(?::([A-Za-z0-9_.-]{1,40}))?")
-# How the name of such a file ends behind the type: with the number of a part, if it was split.
+# End of such a file name after the type: the part number of a split file.
 _PART = r"(?:-\d{5}-of-\d{5})?\.gguf"
 
-# Names from before there were organizations, which the hub still takes.
+# Names without organization that the hub still accepts.
 _FORMER = {
     "distilgpt2": "distilbert/distilgpt2",
     **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")},
 }
 
-# Everything the loader reads and nothing else: repositories also hold the same weights in other formats.
+# Files that the loader reads; repositories also hold the weights in other formats.
 _WANTED = ["*.safetensors", "*.json", *(name for name in DESCRIBING if not name.endswith(".json"))]
 _UNWANTED = ["*/*", "consolidated*"]
 
 
 @dataclass(frozen=True)
 class HubOptions:
-    """How a repository is fetched: each argument is that of ``huggingface_hub``, None its default."""
+    """Arguments of ``huggingface_hub``; None means its default."""
 
     revision: str | None = None
     cache_dir: str | os.PathLike[str] | None = None
@@ -91,7 +90,7 @@ class HubOptions:
 
 @dataclass(frozen=True)
 class HubName:
-    """A `repository` of the hub, "org/name", and a GGUF `file` of it, or the `tag` of one: "Q4_K_M"."""
+    """A `repository` on the hub, "org/name", and a GGUF `file` in it or the `tag` of one: "Q4_K_M"."""
 
     repository: str
     file: str = ""
@@ -99,7 +98,7 @@ class HubName:
 
 
 def parse_hub_name(text: str) -> HubName | None:
-    """What ``org/name``, ``org/name:Q4_K_M`` or ``hf://org/name/file.gguf`` asks for; None of others."""
+    """Parse ``org/name``, ``org/name:Q4_K_M`` or ``hf://org/name/file.gguf``; None for anything else."""
     if (found := _FILE.fullmatch(text)) and is_repository_name(found[1]):
         parts = found[2].split("/")
         return None if {"", ".", ".."} & set(parts) else HubName(found[1], file=found[2])
@@ -109,12 +108,12 @@ def parse_hub_name(text: str) -> HubName | None:
 
 
 def is_repository_name(text: str) -> bool:
-    """Whether ``text`` has the form ``org/name``, or is one of the few names without organization."""
+    """Return whether ``text`` is ``org/name``, or one of the few names without organization."""
     return text in _FORMER or _REPOSITORY.fullmatch(text) is not None
 
 
 def fetch(name: HubName, options: HubOptions | None = None) -> Path:
-    """The local folder of a repository, or the first part of a GGUF file; downloaded if need be."""
+    """Return a repository's local folder, or the first part of a GGUF file, downloading if needed."""
     options = options or HubOptions()
     if not (name.file or name.tag):
         return download(name.repository, options)
@@ -124,12 +123,12 @@ def fetch(name: HubName, options: HubOptions | None = None) -> Path:
         there = library.HfApi().list_repo_files(name.repository, **where)
         wanted = _of_tag(name, there) if name.tag else _with_parts(name.file, there)
         where["cache_dir"] = options.cache_dir
-        places = [library.hf_hub_download(name.repository, file, **where) for file in wanted]
-    return Path(places[0])
+        paths = [library.hf_hub_download(name.repository, file, **where) for file in wanted]
+    return Path(paths[0])
 
 
 def _with_parts(file: str, there: Sequence[str]) -> list[str]:
-    """A file and, if it is a part of one that was split, its other parts."""
+    """List a file and, if it is split, its other parts."""
     if (part := re.fullmatch(r"(.*)-\d{5}(-of-\d{5}\.gguf)", file)) is None:
         return [file]
     pattern = re.compile(re.escape(part[1]) + r"-\d{5}" + re.escape(part[2]))
@@ -137,28 +136,28 @@ def _with_parts(file: str, there: Sequence[str]) -> list[str]:
 
 
 def _of_tag(name: HubName, there: Sequence[str]) -> list[str]:
-    """The file of a type, or its parts."""
+    """List the file of a type, or its parts."""
     pattern = re.compile(rf"(?:.*[-._/])?{re.escape(name.tag)}{_PART}", re.IGNORECASE)
     models = sorted(file for file in there if file.endswith(".gguf") and "mmproj" not in file)
     whole = {file: re.sub(_PART + "$", "", file) for file in models}
     found = [file for file in models if pattern.fullmatch(file)]
     n = len({whole[file] for file in found})
     if n != 1:
-        has = f"has {n} GGUF files of the type {shown(name.tag)}"
+        has = f"has {n} GGUF files of type {shown(name.tag)}"
         listed = ", ".join(dict.fromkeys(whole.values())) or "no GGUF file"
-        raise CheckpointError(f"{name.repository}: {has}; expected one of: {listed}")
+        raise CheckpointError(f"{name.repository}: {has}; expected the type of one of: {listed}")
     return found
 
 
 def download(name: str, options: HubOptions | None = None) -> Path:
-    """The local folder of a hub repository, downloaded where the hub's cache does not have it."""
+    """Return the local folder of a hub repository, downloading what the hub's cache lacks."""
     options = options or HubOptions()
     library = _import_library(name)
     where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}
     with _hub_errors(name, options):
         name = _FORMER.get(name, name)
         folder = library.snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED, **where)
-        # By itself, as a pattern's * stands for slashes too.
+        # Separate call, because * in a pattern matches slashes too.
         library.snapshot_download(name, allow_patterns=[TEMPLATES], **where)
     return Path(folder)
 
@@ -167,20 +166,20 @@ def _import_library(name: str) -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        how = "to fetch it from the Hugging Face Hub: pip install huggingface_hub"
+        how = "to download it from the Hugging Face Hub: pip install huggingface_hub"
         raise MissingHubError(f"{name}: no such file or folder; {how}") from error
     return huggingface_hub
 
 
 @contextmanager
 def _hub_errors(name: str, options: HubOptions) -> Iterator[None]:
-    """Whatever the library raises becomes a CheckpointError that names the repository."""
+    """Turn exceptions of the library into a CheckpointError that names the repository."""
     try:
         yield
     except SpecdecError:
         raise
-    except Exception as error:  # the library's own errors, and those of its HTTP client, share no base class
+    except Exception as error:  # errors of the library and of its HTTP client share no base class
         at = "" if options.revision is None else f" at revision {shown(options.revision)}"
-        what = f"no such file or folder here, and the Hugging Face Hub did not give it{at}"
+        what = f"no such file or folder on disk, and the download from the Hugging Face Hub failed{at}"
         cause = " ".join(str(error).split())
         raise CheckpointError(f"{name}: {what}: {type(error).__name__}: {cause}") from error

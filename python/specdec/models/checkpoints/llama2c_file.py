@@ -1,8 +1,8 @@
 """llama2.c checkpoints, version 0: a ``.bin`` file of seven integers and float32 weights.
 
-A negative vocab_size says that the head is a matrix of its own. Weights come each kind for all layers at
-once, then tables of cosines and sines. w1 is the gate of the feed-forward block, w3 its up and w2 its down
-projection. Rows of queries and keys are put into half-split order on the way out, which changes no score.
+A negative vocab_size means an untied head. Each weight is stored for all layers at once; tables of cosines
+and sines follow. w1, w3 and w2 are the gate, up and down projections. Query and key rows are permuted to
+half-split order on reading, which changes no attention score.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 
 LLAMA2C: Final = "llama2.c version 0"
-"""What a checkpoint calls the architecture."""
+"""The architecture's name."""
 
 _FIELDS: Final = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len")
 _N_HEADER: Final = 4 * len(_FIELDS)  # bytes
-_MAGIC: Final = int.from_bytes(b"24ka", "little")  # "ak42" read as an integer: the mark of versions 1 and 2
+_MAGIC: Final = int.from_bytes(b"24ka", "little")  # "ak42" as an integer: the magic of versions 1 and 2
 _THETA: Final = 10_000.0
 _NORM_EPS: Final = 1e-5
 
@@ -48,7 +48,7 @@ class _Header(NamedTuple):
         return self.dim // self.n_heads
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the tensors, in the order of the file; those of `_OF_LAYERS` are of one layer."""
+        """Return tensor shapes in file order; `_OF_LAYERS` have one tensor per layer."""
         dim, d_kv, d_ff = self.dim, self.n_kv_heads * self.head_size, self.hidden_dim
         table, angles = (self.vocab_size, dim), (self.seq_len, self.head_size // 2)
         return {
@@ -64,7 +64,7 @@ def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
     """Open a llama2.c file; see :func:`specdec.checkpoints.open_checkpoint`."""
     opened = OpenedFile(path)
     if opened.size < _N_HEADER:
-        raise CheckpointError(f"{path}: has {opened.size} bytes; expected a header of {_N_HEADER}")
+        raise CheckpointError(f"{path}: has {opened.size} bytes; expected a header of {_N_HEADER} bytes")
     header = _read_header(opened)
     tensors = _split(opened, header)
     _check_rotation(path, header, tensors["freq_cis_real"], tensors["freq_cis_imag"])
@@ -110,10 +110,10 @@ def _read_header(opened: OpenedFile) -> _Header:
 
 
 def _split(opened: OpenedFile, header: _Header) -> dict[str, StoredTensor]:
-    """The tensors of the file, those of layers apart; it must be exactly as long as they are together."""
+    """Return the tensors, one per layer; the file must have exactly their total size."""
     shapes = header.tensors()
     counts = {name: header.n_layers if name in _OF_LAYERS else 1 for name in shapes}
-    # Python's integers: no header can overflow it
+    # Python integers cannot overflow
     n_bytes = _N_HEADER + sum(4 * math.prod(shape) * counts[name] for name, shape in shapes.items())
     if opened.size != n_bytes:
         names = ", ".join(f"{name} {getattr(header, name)}" for name in _FIELDS)
@@ -129,14 +129,14 @@ def _split(opened: OpenedFile, header: _Header) -> dict[str, StoredTensor]:
 
 
 def _check_rotation(path: Path, header: _Header, cosines: StoredTensor, sines: StoredTensor) -> None:
-    """The header does not say the base of the rotation, but the table's row for position 1 does."""
+    """Check the RoPE base, which the tables show at position 1."""
     if header.seq_len < 2:
         return
     angles = np.asarray(rotary_frequencies(header.head_size, _THETA))
     tables = ((cosines, np.cos), (sines, np.sin))
     if not all(np.allclose(table.array(1), of(angles), atol=1e-4) for table, of in tables):
-        expected = f"those of base {_THETA:g}, the only one of llama2.c's version 0"
-        raise cosines.error("and 'freq_cis_imag' are of another rotation", expected, UnsupportedModelError)
+        expected = f"base {_THETA:g}, as in llama2.c version 0"
+        raise cosines.error("and 'freq_cis_imag' have another RoPE base", expected, UnsupportedModelError)
 
 
 _OF_LAYERS: Final = (
@@ -155,13 +155,12 @@ _FAMILY: Final = Family(
     },
 )  # fmt: skip
 
-# Stories end with the next one's BOS in what llama2.c trains on, and its sampling loop stops there; so both
-# BOS and EOS end a text.
+# llama2.c trains on stories separated by BOS and stops sampling there, so BOS and EOS both end a sequence.
 _ENDS: Final[Mapping[str, Any]] = {"bos_id": 1, "eos_ids": (1, 2)}
 
 
 def own_tokenizer(path: Path, n_vocab: int) -> Tokenizer | None:
-    """The tokenizer whose name says that it belongs to this file, if there is one beside it."""
+    """Load the tokenizer next to this file that has a matching name, if any."""
     names = [f"tok{n_vocab}.bin", f"tok{n_vocab}.model", "tokenizer.bin", "tokenizer.model"]
     found = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
     if found is None:
@@ -169,6 +168,6 @@ def own_tokenizer(path: Path, n_vocab: int) -> Tokenizer | None:
     tokenizer = resolve_tokenizer(found, path.parent, **_ENDS)
     assert tokenizer is not None
     if tokenizer.n_vocab != n_vocab:
-        expected = f"{n_vocab}, the vocab_size of {path.name} (or tokenizer= with another one, or False)"
+        expected = f"{n_vocab}, the vocab_size of {path.name} (pass tokenizer= with another path, or False)"
         raise TokenizerError(f"{found}: has {tokenizer.n_vocab} tokens; expected {expected}")
     return tokenizer

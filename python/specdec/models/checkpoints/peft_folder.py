@@ -1,7 +1,7 @@
-"""Folders of LoRA adapters, as PEFT writes them: ``adapter_config.json`` and ``adapter_model.safetensors``.
+"""PEFT folders of LoRA adapters: ``adapter_config.json`` and ``adapter_model.safetensors``.
 
-Fields mean what they mean to PEFT. One that would change the computation in a way that specdec does not have
-is refused by name, and so is a tensor without use.
+Fields are read as PEFT reads them. Fields that ask for an unsupported computation are refused by name, and so
+are unused tensors.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LOW_RANK: Final = re.compile(
 )
 _BASE: Final = ".base_layer.weight"
 _CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
-# Fields of other methods.
+# Fields of other PEFT methods.
 _NOT_READ: Final = (
     "layer_replication", "target_parameters", "alora_invocation_tokens", "trainable_token_indices",
     "megatron_config", "arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "velora_config",
 )  # fmt: skip
 _MOST_RANK: Final = 65536
 
-# Fields that do not affect adapted matrices: names, training, initialization, what the tensors show.
+# Fields without effect on the weights: names, training, initialization, what the tensors show anyway.
 _HARMLESS: Final = frozenset(
     """
     auto_mapping base_model_name_or_path corda_config eva_config exclude_modules fan_in_fan_out
@@ -48,10 +48,10 @@ _HARMLESS: Final = frozenset(
 
 @dataclass(frozen=True)
 class StoredLowRank:
-    """The two matrices beside one `module` of a model, still in their file; `scale` is their product's.
+    """The two low-rank matrices of one `module`, still in their file, and the `scale` of their product.
 
-    `down`, `up`: [rank, inputs], [outputs, rank]; of a table [rank, rows], [columns, rank]. `magnitude`: Of
-    DoRA (arXiv 2402.09353), lengths of rows. `base`: The module's own tensor, where PEFT saves it.
+    `down`, `up`: [rank, inputs], [outputs, rank]; for an embedding [rank, rows], [columns, rank].
+    `magnitude`: Row norms of DoRA (arXiv 2402.09353). `base`: The module's base weight, if PEFT saved it.
     """
 
     module: str
@@ -64,13 +64,13 @@ class StoredLowRank:
 
     @property
     def rank(self) -> int:
-        """Rows of A."""
+        """Rank of the product."""
         return self.down.shape[0]
 
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """An adapter on disk, checked; `whole` tensors (``modules_to_save``, biases) replace the base's."""
+    """A checked adapter on disk; `whole` tensors (``modules_to_save``, biases) replace the base's."""
 
     path: Path
     low_rank: Mapping[str, StoredLowRank]
@@ -78,19 +78,19 @@ class PeftFolder:
 
     @property
     def files(self) -> list[Path]:
-        """The files that were read."""
+        """Files that were read."""
         return [self.path / name for name in ADAPTER_FILES]
 
 
 def open_peft_folder(path: Path) -> PeftFolder:
-    """Open the folder of a LoRA adapter and check all but its numbers."""
+    """Open a LoRA adapter folder and check everything except the values."""
     with reading(path, CheckpointError):
         return _open(path)
 
 
 def _open(path: Path) -> PeftFolder:
     file, weights = path / CONFIG, path / WEIGHTS
-    expected = f"the folder of an adapter with {CONFIG} and {WEIGHTS}, as save_pretrained of PEFT writes it"
+    expected = f"an adapter folder with {CONFIG} and {WEIGHTS}, as written by PEFT's save_pretrained"
     if not path.is_dir():
         raise CheckpointNotFoundError(f"{path}: no such folder; expected {expected}")
     if not file.is_file():
@@ -107,13 +107,13 @@ def _open(path: Path) -> PeftFolder:
     has_biases = fields.raw("bias") != "none"
     for name, tensor in whole.items():
         if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
-            expected = "such ones only with modules_to_save"
-            raise tensor.error("is no part of LoRA", expected, UnsupportedModelError)
+            expected = "such tensors only with modules_to_save"
+            raise tensor.error("is not part of LoRA", expected, UnsupportedModelError)
     if not parts and not whole:
-        raise CheckpointError(f"{weights}: holds no tensor; expected those of an adapter")
+        raise CheckpointError(f"{weights}: has no tensors; expected those of an adapter")
     for module, held_parts in parts.items():
         if held_parts.keys() == {"base"}:
-            found = f"is the base of '{module}', which has no matrices of low rank"
+            found = f"is the base of '{module}', which has no low-rank matrices"
             raise held_parts["base"].error(found, "both", UnsupportedModelError)
         low_rank[module] = _low_rank(fields, module, held_parts, is_dora=is_dora)
     fields.skip("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora")  # if all tensors are whole
@@ -123,18 +123,18 @@ def _open(path: Path) -> PeftFolder:
 
 
 def _tensors(file: Path, is_dora: bool, whole: dict[str, StoredTensor]) -> dict[str, dict[str, StoredTensor]]:
-    """The tensors by module and part, "A", "table A", "magnitude_vector", "base"; others go into `whole`."""
+    """Return tensors by module and part ("A", "table A", "magnitude_vector", "base"); fill `whole`."""
     parts: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in read_safetensors(file).items():
         if not name.startswith(_PREFIX):
-            expected = f"a name that begins with '{_PREFIX}'"
-            raise tensor.error("is of no LoRA adapter", expected, UnsupportedModelError)
+            expected = f"a name that starts with '{_PREFIX}'"
+            raise tensor.error("does not belong to a LoRA adapter", expected, UnsupportedModelError)
         tensor.check()
         inner = name.removeprefix(_PREFIX)
         found = _LOW_RANK.fullmatch(inner)
         if "lora_" in inner and (found is None or (found["dora"] and not is_dora)):
             expected = "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
-            raise tensor.error("is a part of LoRA that is not read", expected, UnsupportedModelError)
+            raise tensor.error("is an unsupported part of LoRA", expected, UnsupportedModelError)
         if found is not None:
             part = f"table {found['table']}" if found["table"] else found["linear"] or found["dora"]
             parts.setdefault(found["module"], {})[part] = tensor
@@ -146,22 +146,22 @@ def _tensors(file: Path, is_dora: bool, whole: dict[str, StoredTensor]) -> dict[
 
 
 def _check_method(fields: Fields) -> None:
-    kind = fields.raw("peft_type")
-    if kind != "LORA":
+    method = fields.raw("peft_type")
+    if method != "LORA":
         raise fields.unsupported("peft_type", '"LORA"')
-    fields.require("use_qalora", False, because="QALoRA is not read")
-    fields.require("lora_bias", False, because="biases of LoRA are not read")
+    fields.require("use_qalora", False, because="QALoRA is not supported")
+    fields.require("lora_bias", False, because="LoRA biases are not supported")
     if fields.raw("bias") not in (None, "none", "all", "lora_only"):
         raise fields.error("bias", '"none", "all" or "lora_only"')
     for name in _NOT_READ:
         if fields.raw(name):
-            raise fields.unsupported(name, "nothing: LoRA beside whole matrices is read")
+            raise fields.unsupported(name, "no such field: only plain LoRA is supported")
     how = fields.raw("init_lora_weights")
     if isinstance(how, str) and how.lower().startswith(_CHANGED_BASES):
         raise fields.unsupported(
             "init_lora_weights",
-            "one that leaves the base's weights as they are; PEFT converts such an adapter when it is saved "
-            "with path_initial_model_for_weight_conversion",
+            "a method that keeps the base's weights; PEFT converts the adapter if saved with "
+            "path_initial_model_for_weight_conversion",
         )
 
 
@@ -172,15 +172,15 @@ def _low_rank(
     prefix = "table " if of_table else ""
     for part in (f"{prefix}A", f"{prefix}B", *(["magnitude_vector"] if is_dora and not of_table else [])):
         if part not in parts:
-            raise next(iter(parts.values())).error(f"has no lora_{part} beside it", "both")
+            raise next(iter(parts.values())).error(f"has no matching lora_{part}", "both")
     if is_dora and of_table:
-        raise fields.unsupported("use_dora", "false, as an adapter of embeddings is beside the matrices")
+        raise fields.unsupported("use_dora", "false with an adapter of embeddings")
     down, up, magnitude = parts[f"{prefix}A"], parts[f"{prefix}B"], parts.get("magnitude_vector")
     if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
-        raise down.shape_error(f"[rank, inputs], beside [outputs, rank], not {list(up.shape)}")
+        raise down.shape_error(f"[rank, inputs] with lora_B [outputs, rank], which is {list(up.shape)}")
     rank = down.shape[0]
     if magnitude is not None and magnitude.shape != up.shape[:1]:
-        raise magnitude.shape_error(f"[{up.shape[0]}], a number for each output")
+        raise magnitude.shape_error(f"[{up.shape[0]}], one value per output")
     named, given_by = _of_module(fields, "r", "rank_pattern", module)
     if type(named) is not int or not 1 <= named <= _MOST_RANK:
         raise fields.error(given_by, f"a whole number from 1 to {_MOST_RANK}")
@@ -195,7 +195,7 @@ def _low_rank(
 
 
 def _of_module(fields: Fields, name: str, patterns: str, module: str) -> tuple[Any, str]:
-    """The value that a field has for a module, that of the first pattern that names it, and the field."""
+    """Return a module's value, from the first matching pattern or the field itself, and the field's name."""
     given: Any = fields.raw(patterns) or {}
     if not isinstance(given, dict):
         raise fields.error(patterns, "an object")

@@ -1,8 +1,7 @@
 """Weights in safetensors files: one file, or shards with an index.
 
-The header is read here as the NumPy face of ``safetensors`` has no bf16, maps the file, which must then not
-change, and names neither file nor tensor in its errors. What is accepted is what it accepts, less duplicate
-names.
+The package ``safetensors`` is not used: for NumPy it has no bf16, it maps the file, which must then not
+change, and its errors name neither file nor tensor. The same files are accepted, except for duplicate names.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from specdec.models.checkpoints.file_tensor import FileTensor, OpenedFile, error
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 
-_MAX_HEADER: Final = 100_000_000  # the format's own limit, in bytes
+_MAX_HEADER: Final = 100_000_000  # limit of the format, in bytes
 _MAX_INT: Final = 2**63 - 1
-_MAX_BITS: Final = 2**67  # more than any file holds; products of extents go no further
+_MAX_BITS: Final = 2**67  # more than any file holds; bounds products of dimensions
 
-# Bits per element of every dtype the format names; a needed tensor must be one of PLAIN.
+# Bits per element of every dtype of the format; a needed tensor must have one of PLAIN.
 _BITS: Final[Mapping[str, int]] = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -43,30 +42,30 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "int32": "I32", "int64": "I64",
     "bool": "BOOL",
 }  # fmt: skip
-"""What the file calls numbers."""
+"""NumPy's dtype names to those of the format."""
 _NAMES: Final = {name: name for name in _WRITTEN} | {"uint16": "bfloat16"}
-"""The numbers of arrays; uint16 has the bits of bf16."""
+"""Array dtypes to written dtypes; uint16 holds the bits of bf16."""
 
 
 class StoredTensor(FileTensor):
-    """One tensor of a safetensors file, still in the file."""
+    """A tensor of a safetensors file, still in the file."""
 
     @property
     def format(self) -> str:
-        """The core's name of the number format: "f32", "f16" or "bf16"."""
+        """The core's name of the number format; refuses other dtypes than f32, f16 and bf16."""
         self.check()
         return super().format
 
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
-        """The numbers of a tensor of int32 or int64; `mmap`: a view of the mapped file, if aligned."""
-        self._check_kind(_INTEGERS)
+        """Read a tensor of int32 or int64; with `mmap` as a view of the mapped file, if aligned."""
+        self._check_dtype(_INTEGERS)
         data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
-        array = data.view(_INTEGERS[self.kind]).reshape(self.shape)
+        array = data.view(_INTEGERS[self.dtype]).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
 
 def open_weights(folder: Path) -> dict[str, StoredTensor]:
-    """All tensors of a folder by name: of ``model.safetensors``, or of the shards of its index."""
+    """Return all tensors of a folder by name, from ``model.safetensors`` or the shards of an index."""
     single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if single.is_file():
         return read_safetensors(single)
@@ -74,40 +73,41 @@ def open_weights(folder: Path) -> dict[str, StoredTensor]:
         return _read_shards(index)
     endings = {".bin", ".pt", ".pth", ".gguf", ".safetensors"}
     others = ", ".join(sorted(p.name for p in folder.iterdir() if p.suffix in endings))
-    wanted = "the weights of the whole model in safetensors, as save_pretrained of transformers writes them"
-    held = f"; it has {others}: expected {wanted}" if others else ""
-    raise CheckpointNotFoundError(f"{folder}: has neither {SINGLE_NAME} nor {INDEX_NAME}{held}")
+    wanted = "the whole model's weights in safetensors, as written by transformers' save_pretrained"
+    held = f", but {others}" if others else ""
+    found = f"has neither {SINGLE_NAME} nor {INDEX_NAME}{held}"
+    raise CheckpointNotFoundError(f"{folder}: {found}; expected {wanted}")
 
 
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError.of(index, "weight_map", weight_map, "an object of tensors and files")
+        raise CheckpointError.of(index, "weight_map", weight_map, "an object of tensor and file names")
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted({str(shard) for shard in weight_map.values()}):
-        # An index comes from strangers; it may name files of its own folder and no others.
+        # An index is untrusted: it may only name files in its own folder.
         parts = PurePosixPath(shard).parts
         if len(parts) != 1 or parts[0] in {"..", "/"} or "\\" in shard or not shard.isprintable():
-            raise CheckpointError.of(index, "weight_map", shard, "names of files in the same folder")
+            raise CheckpointError.of(index, "weight_map", shard, "file names in the same folder")
         file = index.parent / shard
         for name, tensor in read_safetensors(file).items():
             if weight_map.get(name) != shard:
-                listed = f"puts in {weight_map[name]!r}" if name in weight_map else "does not list"
-                raise error_of(file, name, f"is here, and {index.name} {listed} it", "one place for it")
+                listed = f"lists it in {weight_map[name]!r}" if name in weight_map else "does not list it"
+                raise error_of(file, name, f"is in this file, but {index.name} {listed}", "both to agree")
             tensors[name] = tensor
     for name, shard in weight_map.items():
         if name not in tensors:
-            raise error_of(index, name, f"is in {shard!r}, which does not hold it", "the file that does")
+            raise error_of(index, name, f"is listed in {shard!r}, which lacks it", "the file that has it")
     return tensors
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Open one safetensors file and check its header against its size."""
+    """Open a safetensors file and check its header against its size."""
     return read_safetensors_with_metadata(path)[0]
 
 
 def read_safetensors_with_metadata(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """The tensors of one safetensors file and what it says of itself; raises as `read_safetensors`."""
+    """Return the tensors of a safetensors file and its metadata; see `read_safetensors`."""
     opened = OpenedFile(path)
     if opened.size < 8:
         raise CheckpointError(f"{path}: has {opened.size} bytes; expected at least 8, the header's length")
@@ -120,7 +120,7 @@ def read_safetensors_with_metadata(path: Path) -> tuple[dict[str, StoredTensor],
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        raise CheckpointError.of(path, "__metadata__", metadata, "an object of texts", noun="header field")
+        raise CheckpointError.of(path, "__metadata__", metadata, "an object of strings", noun="header field")
     return _check_layout(opened, header, 8 + n_header), metadata or {}
 
 
@@ -134,7 +134,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_header(path: Path, text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
-        raise CheckpointError(f"{path}: header begins with {text[:1]!r}; expected b'{{'")
+        raise CheckpointError(f"{path}: header starts with {text[:1]!r}; expected b'{{'")
     try:
         header: dict[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -147,7 +147,7 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 
 
 def _count_bits(dtype: str, shape: list[int]) -> int:
-    """Bits of a tensor; what is beyond `_MAX_BITS` is not multiplied any further."""
+    """Return the bits of a tensor, or some number above `_MAX_BITS`."""
     n_bits = _BITS[dtype]
     for extent in shape:
         n_bits *= extent
@@ -157,7 +157,7 @@ def _count_bits(dtype: str, shape: list[int]) -> int:
 
 
 def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dict[str, StoredTensor]:
-    """Every tensor's bytes: as many as shape and dtype say, one after the other, all from `first` on."""
+    """Return the tensors; their bytes must fit shape and dtype and fill the file from `first`."""
     path, size = opened.path, opened.size - first
     ranges: list[tuple[int, int, str]] = []
     tensors: dict[str, StoredTensor] = {}
@@ -172,7 +172,7 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
         if not isinstance(dtype, str) or dtype not in _BITS:
             raise refused("dtype", dtype, f"one of {', '.join(_BITS)}")
         if not _are_sizes(shape):
-            raise refused("shape", shape, "a list of whole numbers from 0")
+            raise refused("shape", shape, "a list of non-negative integers")
         if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= size:
             expected = f"[begin, end] with begin <= end <= {size}, the bytes after the header"
             raise refused("data_offsets", offsets, f"{expected} (is the file truncated?)")
@@ -188,7 +188,7 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
     for start, stop, name in sorted(ranges):
         if start != end:
             fault = "overlaps" if start < end else "leaves unused bytes after"
-            raise error_of(path, name, f"begins at byte {start} and {fault} {before}", str(end))
+            raise error_of(path, name, f"starts at byte {start} and {fault} {before}", str(end))
         end, before = stop, f"tensor '{name}'"
     if end != size:
         raise CheckpointError(
@@ -198,14 +198,14 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write a whole file or none, larger numbers first, so that each is aligned; uint16 is bf16."""
+    """Write arrays atomically, larger items first for alignment; uint16 is bf16."""
     ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
     described = {name: (_NAMES[array.dtype.name], array.shape) for name, array in ordered}
     write_tensors(path, described, (array for _, array in ordered), metadata)
 
 
 def written_bytes(numbers: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor in a file of `write_tensors`."""
+    """Return the bytes of a tensor in a file."""
     return math.prod(shape) * _BITS[_WRITTEN[numbers]] // 8
 
 
@@ -213,7 +213,7 @@ def write_tensors(
     path: Path, described: Mapping[str, tuple[str, tuple[int, ...]]], arrays: Iterator[NDArray[Any]],
     metadata: Mapping[str, str],
 ) -> None:  # fmt: skip
-    """Write a file of tensors that are made one by one; `described`: numbers ("float32") and shape."""
+    """Write tensors from an iterator; `described` has the dtype ("float32") and shape of each."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name, (numbers, shape) in described.items():

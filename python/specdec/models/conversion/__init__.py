@@ -1,1 +1,1 @@
-"""Models written in another file format."""
+"""Writing models in other file formats."""

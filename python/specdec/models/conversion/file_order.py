@@ -1,4 +1,4 @@
-"""The tensors of a file that is written, and whether what is written is read as the same model."""
+"""Tensors in the order of an output file, and the check that the file describes the same model."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
 from specdec.progress import reading
 
-_CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
+TRY_PACKED: Final = "expected out to end in .specdec, which holds every model"
+_CLOSE: Final = 1e-5  # relative; metadata are f32
 
 Array = NDArray[Any]
 
 
-def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
-    """Compare the configuration that will be read with that of the checkpoint; their encoders', too."""
+def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, path: Path) -> None:
+    """Check that the written configuration, encoder included, reads back as the checkpoint's."""
     ours: ModelConfig | None = ModelConfig.from_canonical(checkpoint.config)
     theirs: ModelConfig | None = ModelConfig.from_canonical(config)
     cannot = f"{checkpoint.path}: is a model that {what} cannot describe"
     while ours is not None and theirs is not None:
         for name in ours:
             if name != "encoder" and not _close(ours[name], theirs[name]):
-                found = f"{name} is {ours[name]}, and {place.name} would say {theirs[name]}"
-                raise UnsupportedModelError(f"{cannot}: {found}")
+                found = f"{name} is {ours[name]}, but {path.name} would read as {theirs[name]}"
+                raise UnsupportedModelError(f"{cannot}: {found}; {TRY_PACKED}")
         ours, theirs = ours.encoder, theirs.encoder
     if ours is not theirs:
         one, other = ("no encoder" if of is None else "an encoder" for of in (ours, theirs))
-        raise UnsupportedModelError(f"{cannot}: it has {one}, and {place.name} would say that it has {other}")
+        raise UnsupportedModelError(f"{cannot}: it has {one}, but {path.name} has {other}; {TRY_PACKED}")
 
 
 def _close(ours: Any, theirs: Any) -> bool:
@@ -47,7 +48,7 @@ def _close(ours: Any, theirs: Any) -> bool:
 
 
 def stored_shapes(sources: list[Source]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the file's tensors, each when the last part of it is there."""
+    """Yield names and shapes of the file's tensors, each after its last part."""
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
     for i, source in enumerate(sources):
         for name, shape in zip(source.stored, source.stored_shapes, strict=True):
@@ -60,29 +61,26 @@ def gathered(
     sources: list[Source],
     types: Mapping[str, str],
     progress: bool | None,
-    place: Path,
+    path: Path,
 ) -> Iterator[tuple[str, Array]]:
-    """The tensors of a file in the order of `stored_shapes`, f32, made of those of the model, see `sources`.
-
-    One that is made of blocks of its type in `types` alone is given as these, uint8, [rows, bytes of a row].
-    """
+    """Yield the tensors of `stored_shapes`, f32, or as blocks [rows, bytes] if `types` has their type."""
     shapes = dict(stored_shapes(sources))
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
     kept = _kept(checkpoint, sources, types)
     as_blocks = {source.canonical for source in sources if kept.issuperset(source.stored)}
     begun: dict[str, Array] = {}
     tensors = checkpoint.tensors(as_blocks)
-    canonical, array, form = next(tensors)
-    with reading(checkpoint.n_bytes, f"writing {place.name}", progress) as done:
+    canonical, array, number_format = next(tensors)
+    with reading(checkpoint.n_bytes, f"writing {path.name}", progress) as done:
         for i, source in enumerate(sources):
             if source.canonical != canonical:
                 done(array.nbytes)
-                del array  # before the next is read
-                canonical, array, form = next(tensors)
+                del array  # freed before the next is read
+                canonical, array, number_format = next(tensors)
             if source.canonical != canonical:
                 raise CheckpointError(
-                    f"{checkpoint.path}: tensor '{canonical}' comes where '{source.canonical}' is due; "
-                    f"expected tensors in the order of {checkpoint.architecture}"
+                    f"{checkpoint.path}: tensor '{canonical}' comes before '{source.canonical}'; "
+                    f"expected the tensor order of {checkpoint.architecture}"
                 )
             is_kept = canonical in as_blocks
             for name in source.stored:
@@ -90,7 +88,7 @@ def gathered(
                 if name not in begun:
                     begun[name] = np.zeros(shape, np.uint8 if is_kept else np.float32)
             parts = [begun[name] for name in source.stored]
-            source.put(parts, array if is_kept else widened(array, form))
+            source.put(parts, array if is_kept else widened(array, number_format))
             del parts
             for name in source.stored:
                 if last[name] == i:
@@ -98,7 +96,7 @@ def gathered(
 
 
 def _kept(checkpoint: Checkpoint, sources: list[Source], types: Mapping[str, str]) -> set[str]:
-    """The file's tensors that get the blocks of the checkpoint as they are."""
+    """Return the file's tensors that keep the checkpoint's blocks."""
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
     pairs = [(source, name) for source in sources for name in source.stored]
     kept = set(types)

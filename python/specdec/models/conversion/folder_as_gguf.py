@@ -1,4 +1,4 @@
-"""A model as a GGUF file."""
+"""Writing a model as a GGUF file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
 from specdec.models.checkpoints.gguf_writing import FILE_TYPES, NewTensor, encoded, type_of, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
-from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
+from specdec.models.conversion.file_order import TRY_PACKED, check_same, gathered, stored_shapes
 from specdec.models.conversion.importance import Importance
 from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES, WRITTEN, metadata_of
@@ -24,13 +24,13 @@ from specdec.models.tokenizer.gguf_vocabulary import end_values, vocabulary_valu
 from specdec.threads import check_threads
 
 _TEMPLATE: Final = "tokenizer.chat_template"
-_QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
+_QUANTIZATION_VERSION: Final = 2  # of ggml's block formats
 
 Array = NDArray[Any]
 
 
 class _Planned(NamedTuple):
-    """A tensor that is to be written, as readers of metadata see it."""
+    """A tensor to write, with the interface that readers of metadata need."""
 
     shape: tuple[int, ...]
     values: Array | None = None
@@ -41,12 +41,12 @@ class _Planned(NamedTuple):
 
 
 def write_as_gguf(
-    checkpoint: Checkpoint, place: Path, kind: str, importance: Importance, progress: bool | None
+    checkpoint: Checkpoint, path: Path, ggml_type: str, importance: Importance, progress: bool | None
 ) -> None:
-    """Write a model as a GGUF file, which replaces one that is there; `kind` is one of `FILE_TYPES`."""
+    """Write or replace a GGUF file; `ggml_type` is one of `FILE_TYPES`."""
     name = "LlamaForCausalLM" if checkpoint.architecture == LLAMA2C else checkpoint.architecture
     if name not in WRITTEN:
-        found = f"is a {name}, which GGUF files cannot hold"
+        found = f"is a {name}, which cannot be written as GGUF"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected one of {', '.join(WRITTEN)}")
     config = checkpoint.config
     ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
@@ -57,10 +57,11 @@ def write_as_gguf(
     shapes = dict(stored_shapes(sources))
     planned = {stored: _Planned(shape) for stored, shape in shapes.items()}
     planned |= {stored: _Planned(array.shape, array) for stored, array in extra.items()}
-    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), planned, place))
+    _check_described(checkpoint, path, Metadata(ggml, _as_read(keys), planned, path))
     of_file = {"has_head": "output.weight" in shapes, "is_falcon": ggml == "falcon"}
     types = {
-        stored: type_of(kind, stored, shape, config["n_layer"], **of_file) for stored, shape in shapes.items()
+        stored: type_of(ggml_type, stored, shape, config["n_layer"], **of_file)
+        for stored, shape in shapes.items()
     }
     matrices = [source for source in sources if len(source.shape) == 2]
     made_of = {stored: [of for of in matrices if stored in of.stored] for stored in shapes}
@@ -69,11 +70,11 @@ def write_as_gguf(
         "general.architecture": ggml,
         "general.type": "model",
         "general.name": checkpoint.path.resolve().stem,
-        "general.file_type": FILE_TYPES[kind],
+        "general.file_type": FILE_TYPES[ggml_type],
         "general.quantization_version": _QUANTIZATION_VERSION,
         **{f"{ggml}.{key}": value for key, value in _as_read(keys).items()},
-        **sampling_values(checkpoint.default_sampling, place),
-        **_vocabulary(checkpoint, place),
+        **sampling_values(checkpoint.default_sampling, path),
+        **_vocabulary(checkpoint, path),
     }
     tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()]
     for stored, shape in shapes.items():
@@ -81,18 +82,18 @@ def write_as_gguf(
 
     def data() -> Iterator[Array]:
         yield from extra.values()
-        for stored, array in gathered(checkpoint, sources, types, progress, place):
+        for stored, array in gathered(checkpoint, sources, types, progress, path):
             if array.dtype == np.uint8:
                 yield array
                 continue
             weights = importance.of(stored, made_of[stored], shapes[stored])
             yield encoded(array, types[stored], f"{checkpoint.path}: tensor '{stored}'", weights, threads)
 
-    write_gguf(place, metadata, tensors, data())
+    write_gguf(path, metadata, tensors, data())
 
 
 def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """The fields of config.json that describe the decoder; none of other files."""
+    """Return the decoder's fields of a config.json; none for other files."""
     file = checkpoint.path / "config.json"
     if not file.is_file():
         return {}
@@ -102,31 +103,31 @@ def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as a file gives them: lists of numbers are arrays."""
+    """Return metadata as they are read: lists of numbers are arrays."""
     return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
 
 
-def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) -> None:
+def _check_described(checkpoint: Checkpoint, path: Path, metadata: Metadata) -> None:
     try:
-        free = checkpoint.config.get("encoder") is not None  # positions without an end
+        free = checkpoint.config.get("encoder") is not None  # unbounded positions
         _, _, config, _ = described(metadata, checkpoint.config["n_ctx"] if free else None)
     except CheckpointError as error:
         raise UnsupportedModelError(
-            f"{checkpoint.path}: is a model that a GGUF file cannot describe: {error}"
+            f"{checkpoint.path}: is a model that a GGUF file cannot describe: {error}; {TRY_PACKED}"
         ) from error
-    check_same(checkpoint, config, "a GGUF file", place)
+    check_same(checkpoint, config, "a GGUF file", path)
 
 
-def _vocabulary(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
+def _vocabulary(checkpoint: Checkpoint, path: Path) -> dict[str, Any]:
     template = checkpoint.chat_template
     if checkpoint.tokenizer is None:
-        ends = end_values(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.config["n_vocab"], place)
+        ends = end_values(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.config["n_vocab"], path)
         return {"tokenizer.ggml.model": "none", **ends}
     values = vocabulary_values(
         checkpoint.tokenizer,
         checkpoint.config["n_vocab"],
         {} if template is None else template.tokens,
-        place,
+        path,
         with_encoder=checkpoint.config.get("encoder") is not None,
     )
     if template is None:

@@ -1,8 +1,7 @@
-"""How much the errors of each input of a matrix count, when the matrix is quantized.
+"""Importance of matrix inputs for quantization.
 
-The importance of an input is the mean of its squares on some text: of the numbers that the weights of the
-input are multiplied with. So the sum of the weighted squared errors of a row of weights is near the mean
-squared error of its output. llama.cpp's ``llama-imatrix`` measures the same.
+The importance of an input is the mean square of its activations on some text. Weighted by it, the squared
+errors of a row of weights sum to about the mean squared error of its output, as in ``llama-imatrix``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from specdec.progress import reading
 from specdec.threads import check_threads
 
 _SUMS: Final = ".in_sum2"
-_CHUNK: Final = 512  # tokens that are read together, as llama-imatrix does it
+_CHUNK: Final = 512  # tokens per piece, as in llama-imatrix
 _NO_LIMIT: Final = 2**31 - 1
 
 Array = NDArray[Any]
@@ -34,16 +33,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Importance:
-    """Mean squares of the inputs of matrices, f32 [n_in], of experts in a GGUF file [n_experts, n_in]."""
+    """Mean squares of matrix inputs, f32 [n_in], or [n_experts, n_in] for experts in a GGUF file."""
 
     of_stored: Mapping[str, Array] = field(default_factory=dict)
     of_canonical: Mapping[str, Array] = field(default_factory=dict)
 
     def of(self, stored: str, made_of: Sequence[Source], shape: tuple[int, ...]) -> Array | None:
-        """That of a tensor of a file, which is made of these matrices; None where it is not known.
-
-        Several matrices in one tensor have the same inputs, unless they are experts.
-        """
+        """Return the importance of a file's tensor that is made of these matrices; None if unknown."""
         found = self.of_stored.get(stored)
         if found is None:
             parts = [(source.entry.index, self.of_canonical.get(source.canonical)) for source in made_of]
@@ -58,21 +54,21 @@ class Importance:
         return found
 
 
-def importance_of(place: Path, load: Callable[[], Model], progress: bool | None) -> Importance:
-    """What ``llama-imatrix`` wrote, or what the model that `load` gives makes of a text in a file."""
-    if is_gguf(place):
-        return _read(place)
-    opened = OpenedFile(place)
+def importance_of(path: Path, load: Callable[[], Model], progress: bool | None) -> Importance:
+    """Read an importance file of ``llama-imatrix``, or measure importance on a text file."""
+    if is_gguf(path):
+        return _read(path)
+    opened = OpenedFile(path)
     try:
         text = opened.read(0, opened.size).tobytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        found = f"is neither a GGUF file nor a text in UTF-8: {error}"
-        raise CheckpointError(f"{place}: {found}; expected what llama-imatrix writes, or a text") from error
+        found = f"is neither a GGUF file nor UTF-8 text: {error}"
+        raise CheckpointError(f"{path}: {found}; expected output of llama-imatrix, or a text") from error
     return _measured(load(), text, check_threads(None), progress)
 
 
-def _read(place: Path) -> Importance:
-    file, held = read_gguf(place)
+def _read(path: Path) -> Importance:
+    file, held = read_gguf(path)
     found: dict[str, Array] = {}
     for name, tensor in held.items():
         if not name.endswith(_SUMS) or (counts := held.get(name.removesuffix(_SUMS) + ".counts")) is None:
@@ -80,29 +76,29 @@ def _read(place: Path) -> Importance:
         n_rows = counts.numbers().reshape(-1, 1)
         if len(tensor.shape) != 2 or len(n_rows) not in (1, tensor.shape[0]):
             raise CheckpointError(
-                f"{place}: tensor '{name}' has shape {list(tensor.shape)} beside {len(n_rows)} counts; "
+                f"{path}: tensor '{name}' has shape {list(tensor.shape)} but {len(n_rows)} counts; "
                 "expected sums of one matrix, or of each expert"
             )
         means = tensor.numbers() / np.maximum(n_rows, 1.0)
         if not np.isfinite(means).all() or (means < 0.0).any():
-            raise CheckpointError(f"{place}: tensor '{name}' has other numbers than sums of squares")
+            raise CheckpointError(f"{path}: tensor '{name}' has invalid values; expected sums of squares")
         found[name.removesuffix(_SUMS)] = means[0] if len(means) == 1 else means
     if not found:
         raise file.error(
-            f"has no tensors '...{_SUMS}' with '....counts'; expected what llama-imatrix writes, or a text"
+            f"has no tensors '...{_SUMS}' with '....counts'; expected output of llama-imatrix, or a text"
         )
     return Importance(of_stored=found)
 
 
 def _measured(model: Model, text: str, n_threads: int, progress: bool | None) -> Importance:
-    """What a model without encoder multiplies with its matrices while it reads a text, in pieces."""
+    """Measure the matrix inputs of a decoder-only model on a text."""
     if model.config.encoder is not None:
-        expected = "a model without one, whose importance a text can say"
+        expected = "a decoder-only model, or importance from llama-imatrix"
         raise InputError(f"{model.path} has an encoder; expected {expected}")
     tokens = model.check_ids(text, minimum=2, maximum=_NO_LIMIT)
     size = min(_CHUNK, model.config.n_ctx)
     pieces = [tokens[first : first + size] for first in range(0, len(tokens), size)]
-    tables = ("embedding", "relative_bias")  # a table that is the head too is read by row first
+    tables = ("embedding", "relative_bias")  # looked up by row
     shapes = _core.tensor_shapes(model.core.config)
     names = [name for name, of in shapes.items() if len(of) == 2 and not name.endswith(tables)]
 
@@ -118,11 +114,11 @@ def _measured(model: Model, text: str, n_threads: int, progress: bool | None) ->
         reading(4 * len(tokens), "measuring importance", progress) as done,
     ):
         for piece, found in zip(pieces, threads.map(sums, pieces), strict=True):
-            for name, (squares, n) in found.items():  # in the order of the text: sums of f64 are rounded
+            for name, (squares, n) in found.items():  # in text order, as f64 sums are rounded
                 total[name] = total[name] + squares if name in total else squares
                 n_rows[name] += n
             done(4 * len(piece))
-    if model.config.parallel == "one_norm":  # one input for both, which is counted once
+    if model.config.parallel == "one_norm":  # attention and MLP share one input, counted once
         for name in names:
             if name.endswith("mlp_up.weight"):
                 for part in "qkv":

@@ -1,4 +1,4 @@
-"""A model as a Hugging Face folder: of another folder, or of a GGUF file."""
+"""Writing a model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec.errors import CheckpointError, InputError, UnsupportedModelError, w
 from specdec.fields import Fields
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import (
-    KINDS,
+    CODE_TYPES,
     packed,
     packed_shapes,
     quantization_config,
@@ -33,28 +33,28 @@ from specdec.models.checkpoints.safetensors_file import (
     write_tensors,
     written_bytes,
 )
-from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
+from specdec.models.conversion.file_order import TRY_PACKED, check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source, coded_sources
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
 
 _NUMBERS: Final[Mapping[str, str]] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Types of numbers one by one, and what the files of a folder call them."""
+"""Unquantized types, and their names in a folder's files."""
 _BITS: Final[Mapping[str, int]] = {"INT8": 8, "INT4": 4}
-"""Types of codes, and bits of a code."""
+"""Quantized types, and their bits per code."""
 FOLDER_TYPES: Final = (*_NUMBERS, *_BITS)
-"""What a folder can be asked for."""
+"""Types that a folder can have."""
 
 _BLOCK: Final = 32  # inputs that share a scale
-# Tensors that are read by row.
+# Tensors that are looked up by row.
 _TABLES: Final = ("token_embedding", "encoder.token_embedding")
 _EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias")
-# The files of a folder that are written anew, or describe files of weights.
+# Files that are not copied, because they are generated or describe the weight files.
 _OWN: Final = ("config.json", INDEX_NAME)
 _OF_TEXTS: Final = "generation_config.json"
 
-# Llama 3's scalings, which GGUF files hold as factors.
+# RoPE scalings of Llama 3, which GGUF files hold as factors.
 _LLAMA3: Final[list[dict[str, Any]]] = [
     {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
      "original_max_position_embeddings": 8192}
@@ -65,41 +65,43 @@ Array = NDArray[Any]
 
 
 class _Planned:
-    """A tensor that is to be written, as a family looks at those of a folder."""
+    """A tensor to write, with the interface that families need."""
 
     def same_as(self, other: object) -> bool:
-        """Tables that are written apart differ."""
+        """Return False for separately written tables."""
         return self is other
 
 
 def write_as_folder(
     checkpoint: Checkpoint,
-    place: Path,
-    kind: str | None,
+    folder: Path,
+    dtype: str | None,
     progress: bool | None,
     *,
     own_tokenizer: bool = True,
     max_shard_size: int | None = None,
 ) -> None:
-    """Write a model as a Hugging Face folder, which replaces a folder when it is complete.
+    """Write or replace a Hugging Face folder, atomically.
 
-    `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`: The checkpoint's own is kept.
-    `max_shard_size`: Bytes of tensors in a file; None: one file.
+    `dtype`: One of `FOLDER_TYPES`; None: the file's own. `own_tokenizer`: Copy the checkpoint's tokenizer.
+    `max_shard_size`: Maximum bytes of tensors per file; None: one file.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
-        raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
+        raise InputError(
+            f"{checkpoint.path}: is a llama2.c file; expected a folder or a GGUF file to convert"
+        )
     if FAMILIES[checkpoint.architecture].text_field:
-        raise UnsupportedModelError(f"{checkpoint.path}: is part of a larger model; expected a decoder alone")
-    kind = kind or ("BF16" if checkpoint.dtype == "bf16" else "F32")
-    plan = _plan(checkpoint, place, kind)
-    if checkpoint.stored is not None and kind in _NUMBERS:
-        how = f"in {kind}, {'exactly' if kind == 'F32' else 'rounded'}"
+        raise UnsupportedModelError(f"{checkpoint.path}: is a multimodal model; expected a text-only model")
+    dtype = dtype or ("BF16" if checkpoint.dtype == "bf16" else "F32")
+    plan = _plan(checkpoint, folder, dtype)
+    if checkpoint.stored is not None and dtype in _NUMBERS:
+        how = f"{dtype}, {'exactly' if dtype == 'F32' else 'rounded'}"
         warn(
-            f"{checkpoint.path}: holds codes ({checkpoint.stored.types}), which are written as numbers {how}"
+            f"{checkpoint.path}: is quantized ({checkpoint.stored.types}); writing dequantized weights, {how}"
         )
 
-    with replacing_folder(place) as new:
-        made = _made(checkpoint, plan, progress, place)
+    with replacing_folder(folder) as new:
+        made = _made(checkpoint, plan, progress, folder)
         _write_weights(new, plan.described(), made, max_shard_size)
         if own_tokenizer and checkpoint.path.is_dir():
             for file in describing_files(checkpoint.path):
@@ -112,15 +114,15 @@ def write_as_folder(
         _write_json(new / "config.json", plan.fields)
 
 
-# ------------------------------------------------------------------------------- what is to be written
+# ------------------------------------------------------------------------------------------- planning
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What a folder will hold.
+    """Contents of a folder to write.
 
-    `fields`: Of config.json. `sources`: Where the tensors of the model go. `types`: Of each of the file's
-    tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0". `shapes`: In the order of the file.
+    `fields`: Of config.json. `sources`: Where the model's tensors go. `types`: Type of each tensor of the
+    file: "F32", "F16", "BF16", "Q8_0" or "Q4_0". `shapes`: In file order.
     """
 
     fields: dict[str, Any]
@@ -142,61 +144,57 @@ class _Plan:
 
 
 def _bits_of(type: str) -> int | None:
-    return next((bits for bits, kind in KINDS.items() if kind == type), None)
+    return next((bits for bits, dtype in CODE_TYPES.items() if dtype == type), None)
 
 
-def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
-    """What is written so that it is read as the same model.
-
-    A head that is the table of tokens becomes a matrix of its own where it is to be of codes, which a table
-    is only where the source has these codes; a family that cannot say so keeps the table as its head.
-    """
+def _plan(checkpoint: Checkpoint, folder: Path, dtype: str) -> _Plan:
+    """Plan a folder that reads as the same model, with a separate head if only the head is quantized."""
     config = checkpoint.config
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
-    table_has_codes = kind in _BITS and held.get("token_embedding") == KINDS[_BITS[kind]]
-    if kind in _BITS and config["tied"] and config.get("encoder") is None and not table_has_codes:
+    table_has_codes = dtype in _BITS and held.get("token_embedding") == CODE_TYPES[_BITS[dtype]]
+    if dtype in _BITS and config["tied"] and config.get("encoder") is None and not table_has_codes:
         untied = dict(config) | {"tied": False}
         try:
-            return _plan_of(checkpoint, place, kind, untied)
+            return _plan_of(checkpoint, folder, dtype, untied)
         except UnsupportedModelError:
-            pass  # where that is not the reason, it is raised again
-    return _plan_of(checkpoint, place, kind, config)
+            pass  # any other cause is raised below
+    return _plan_of(checkpoint, folder, dtype, config)
 
 
-def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str, Any]) -> _Plan:
+def _plan_of(checkpoint: Checkpoint, folder: Path, dtype: str, config: Mapping[str, Any]) -> _Plan:
     family = FAMILIES[checkpoint.architecture]
-    if kind in _BITS and family.quantized:
-        found = f"is a {checkpoint.architecture}, whose matrices of codes are in {family.quantized}"
+    if dtype in _BITS and family.quantized:
+        found = f"is a {checkpoint.architecture}, which is quantized in {family.quantized}"
         expected = f"another family, or one of {', '.join(_NUMBERS)}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected {expected}")
     try:
         sources = list(family.sources(config, lambda name: not name.endswith(("_blocks", "_scales"))))
-    except ValueError as error:  # the core's checks name the field of the canonical configuration
+    except ValueError as error:  # from the core, which names the field of the canonical configuration
         raise UnsupportedModelError(f"{checkpoint.path}: {error}") from error
     if checkpoint.config["tied"] and not config["tied"]:
         sources = _with_head(sources)
     shapes = dict(stored_shapes(sources))
-    if kind in _BITS:
-        codes = KINDS[_BITS[kind]]
+    if dtype in _BITS:
+        codes = CODE_TYPES[_BITS[dtype]]
         types = _types_of_codes(checkpoint, sources, shapes, codes)
         coded = {name for name, type in types.items() if type == codes}
         sources = coded_sources(sources, coded)
         shapes = dict(stored_shapes(sources))
-    fields = _config_json(checkpoint, kind, place, config, shapes)
-    if kind not in _BITS:
-        types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
+    fields = _config_json(checkpoint, dtype, folder, config, shapes)
+    if dtype not in _BITS:
+        types = {name: dtype if len(shape) > 1 else "F32" for name, shape in shapes.items()}
         return _Plan(fields, sources, types, shapes)
-    types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
+    types = _types_of_codes(checkpoint, sources, shapes, CODE_TYPES[_BITS[dtype]])
     tables = {name for source in sources if source.canonical.endswith(_EMBEDDINGS) for name in source.stored}
     matrices = {name for source in sources if len(source.shape) == 2 for name in source.stored}
     ignored = [name for name in matrices - tables if types[name] in _NUMBERS]
     names = sorted(name.removesuffix(".weight") for name in ignored)
-    fields["quantization_config"] = quantization_config(_BITS[kind], names)
+    fields["quantization_config"] = quantization_config(_BITS[dtype], names)
     return _Plan(fields, sources, types, shapes)
 
 
 def _with_head(sources: list[Source]) -> list[Source]:
-    """The head made of the table of tokens, behind which it comes."""
+    """Return sources whose head comes from, and after, the token embedding."""
     (head,) = (source for source in sources if source.canonical == "head")
     found: list[Source] = []
     for source in sources:
@@ -210,10 +208,10 @@ def _with_head(sources: list[Source]) -> list[Source]:
 def _types_of_codes(
     checkpoint: Checkpoint, sources: list[Source], shapes: Mapping[str, tuple[int, ...]], codes: str
 ) -> dict[str, str]:
-    """The type of each tensor of a folder of codes: matrices whose rows are multiples of a block are codes.
+    """Return the type of each tensor of a quantized folder.
 
-    Tables of tokens are read by row: in bf16, as in every model of codes; where they are codes in the file,
-    in these if the folder has the same, else in f32.
+    Matrices whose rows are a multiple of a block are quantized. Token embeddings are bf16, as in every
+    quantized model; if they are quantized in the source, they keep the same codes or become f32.
     """
     types = dict.fromkeys(shapes, "F32")
     plain = "BF16" if checkpoint.dtype == "bf16" else "F32"
@@ -228,8 +226,8 @@ def _types_of_codes(
             types[name] = "F32" if source.canonical in held else "BF16"
         elif not of_codes.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
             raise UnsupportedModelError(
-                f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a folder of codes: "
-                f"tensor '{name}' does not have a row for each output of one linear layer; expected out to "
+                f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a quantized folder: "
+                f"tensor '{name}' does not have one row per output of a linear layer; expected out to "
                 f"end in .specdec (type int8 or int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
             )
         else:
@@ -239,25 +237,25 @@ def _types_of_codes(
 
 def _config_json(
     checkpoint: Checkpoint,
-    kind: str,
-    place: Path,
+    dtype: str,
+    folder: Path,
     config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """The fields of a config.json from which this configuration is read."""
+    """Return the fields of a config.json that reads as this configuration."""
     fields, of_folder = _fields_of(checkpoint), checkpoint.path.is_dir()
     name = "dtype" if "dtype" in fields else "torch_dtype"
-    if kind in _NUMBERS:
-        fields[name] = _NUMBERS[kind]
+    if dtype in _NUMBERS:
+        fields[name] = _NUMBERS[dtype]
     elif fields.get(name) is None:
-        fields[name] = "float16"  # that of the scales
+        fields[name] = "float16"  # of the scales
     if checkpoint.config["tied"] and not config["tied"]:
         fields["tie_word_embeddings"] = False
     wanted = dataclasses.replace(checkpoint, config=config)
     refused: list[UnsupportedModelError] = []
     for more in [{}] if of_folder else [{}, *({"rope_scaling": scaling} for scaling in _LLAMA3)]:
         try:
-            unread = _check_read(wanted, fields | more, place, shapes)
+            unread = _check_read(wanted, fields | more, folder, shapes)
         except UnsupportedModelError as error:
             refused.append(error)
         else:
@@ -267,11 +265,11 @@ def _config_json(
 
 
 def _check_read(
-    checkpoint: Checkpoint, fields: Mapping[str, Any], place: Path, shapes: Mapping[str, tuple[int, ...]]
+    checkpoint: Checkpoint, fields: Mapping[str, Any], folder: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> list[str]:
-    """Refuse what is read as another configuration; return the fields that the family does not read."""
+    """Refuse fields that read as another configuration; return the fields that the family ignores."""
     family = FAMILIES[checkpoint.architecture]
-    given = Fields(fields, place / "config.json")
+    given = Fields(fields, folder / "config.json")
     try:
         read = family.read_config(ConfigReader(given, None))
         if family.settled is not None:
@@ -279,13 +277,13 @@ def _check_read(
     except UnsupportedModelError:
         raise
     except CheckpointError as error:
-        found = f"is a model that config.json cannot describe: {error}"
+        found = f"is a model that config.json cannot describe: {error}; {TRY_PACKED}"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}") from error
-    check_same(checkpoint, read, "config.json", place)
+    check_same(checkpoint, read, "config.json", folder)
     return given.unread()
 
 
-# Fields that the readers of GGUF files give for most architectures, and that some classes do not have.
+# Fields that GGUF readers return for most architectures and that some classes lack.
 _OF_A_BLOCK: Final = frozenset(
     {
         "attention_bias", "head_dim", "intermediate_size", "layer_norm_eps", "mlp_bias", "multi_query",
@@ -295,7 +293,7 @@ _OF_A_BLOCK: Final = frozenset(
 
 
 def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The fields of a config.json: those of the folder, or those that a GGUF file is read as."""
+    """Return the fields of the folder's config.json, or equivalent fields for a GGUF file."""
     assert checkpoint.fields is not None
     if checkpoint.path.is_dir():
         return {name: value for name, value in checkpoint.fields.items() if name != "quantization_config"}
@@ -314,21 +312,21 @@ def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return fields
 
 
-def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Path) -> Iterator[Array]:
+def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, folder: Path) -> Iterator[Array]:
     threads = check_threads(None)
-    for name, array in gathered(checkpoint, plan.sources, plan.types, progress, place):
+    for name, array in gathered(checkpoint, plan.sources, plan.types, progress, folder):
         type, what = plan.types[name], f"{checkpoint.path}: tensor '{name}'"
         bits, shape = _bits_of(type), plan.shapes[name]
         if bits is None:
             yield encoded(array, type, what)
             continue
-        if array.dtype != np.uint8:  # blocks with the codes and scales that packing gives a matrix
+        if array.dtype != np.uint8:  # not yet quantized
             if not np.isfinite(array).all():
                 raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
             try:
                 array = np.frombuffer(_core.quantize(array, type.lower(), n_threads=threads), np.uint8)
             except ValueError as error:
-                raise CheckpointError(f"{what}: {error}; expected smaller ones") from error
+                raise CheckpointError(f"{what}: {error}; expected smaller values") from error
         yield from packed(array, bits, (shape[0], shape[1])).values()
 
 
@@ -338,7 +336,7 @@ def _write_weights(
     arrays: Iterator[Array],
     max_shard_size: int | None,
 ) -> None:
-    """Write the tensors in their order to one file, or to files of at most so many bytes and an index."""
+    """Write the tensors in order to one file, or to shards with an index."""
     shards: list[list[str]] = [[]]
     total, size = 0, 0
     for name, (numbers, shape) in described.items():
@@ -364,24 +362,24 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
         out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
-def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
+def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
     tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
-    if checkpoint.path.is_dir():  # without such a file config.json has the settings
+    if checkpoint.path.is_dir():  # otherwise config.json has the settings
         if (defaults := checkpoint.path / _OF_TEXTS).is_file():
-            shutil.copyfile(defaults, place / _OF_TEXTS)
-    elif sampling := checkpoint.default_sampling:  # transformers takes the ids of tokens from there too
+            shutil.copyfile(defaults, folder / _OF_TEXTS)
+    elif sampling := checkpoint.default_sampling:  # where transformers reads token ids too
         names = ("decoder_start_token_id", "forced_bos_token_id")
         ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None}
         ids |= dict(zip(names, checkpoint.decoder_start, strict=False))
         known = {name: value for name, value in ids.items() if value is not None}
-        _write_json(place / _OF_TEXTS, {"do_sample": "temperature" in sampling, **sampling, **known})
+        _write_json(folder / _OF_TEXTS, {"do_sample": "temperature" in sampling, **sampling, **known})
     settings: dict[str, Any] = {} if template is None else dict(template.tokens)
     if isinstance(tokenizer, HFTokenizer):
-        with replacing(place / "tokenizer.json") as file:
+        with replacing(folder / "tokenizer.json") as file:
             file.write(tokenizer.library.to_str().encode("utf-8"))
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        with replacing(place / "tokenizer.model") as file:
+        with replacing(folder / "tokenizer.model") as file:
             file.write(tokenizer.library.serialized_model_proto())
         settings |= {"legacy": tokenizer.prefixes_all, "added_tokens_decoder": tokenizer.added_tokens()}
     else:
@@ -391,4 +389,4 @@ def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
         listed = [{"name": name, "template": text} for name, text in template.templates.items()]
         alone = list(template.templates) == ["default"]
         settings["chat_template"] = listed[0]["template"] if alone else listed
-    _write_json(place / "tokenizer_config.json", settings)
+    _write_json(folder / "tokenizer_config.json", settings)

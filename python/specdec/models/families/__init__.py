@@ -1,4 +1,4 @@
-"""The architectures that are read: which family each name of a config.json is, and why others are refused."""
+"""Supported architectures by their name in config.json, and reasons why others are refused."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ __all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "c
 FAMILIES: Final[Mapping[str, Family]] = (
     llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES
 )
-"""Every architecture, by the name that ``architectures`` has for it."""
+"""Every architecture, by its name in ``architectures``."""
 
 _MODEL_TYPES: Final = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
 
-# Names that files have for architectures of the table.
+# Alternative names in files.
 _ALIASES: Final[Mapping[str, str]] = {
     "LLaMAForCausalLM": "LlamaForCausalLM",
     "MPTForCausalLM": "MptForCausalLM",
 }
 
-# What is known and not read, by the beginning of the architecture's name.
+# Reasons for known but unsupported architectures, by prefixes of their names.
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
-    "has recurrent layers, whose state cannot go back to an earlier token": (
+    "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
         "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
-    "is a mixture of experts that is not read": (
+    "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
         "Dbrx", "Jetmoe", "Glm4Moe", "Ernie4_5_Moe",
     ),
-    "has an encoder and another block than those that are read": (
+    "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",
     ),
     "reads sound or images": ("Whisper", "Speech2Text", "VisionEncoderDecoder", "Moonshine"),
-    "is a part of an encoder-decoder, or one with another head": (
+    "is part of an encoder-decoder, or has another head": (
         "T5", "MT5", "UMT5", "Bart", "MBart", "Marian", "M2M100",
     ),
     "shares keys and values between layers": ("Gemma3n",),
-    "multiplies the stream by a factor behind each layer": ("Gemma4",),
-    "has gates of what attention gives": ("Laguna",),
-    "has towers for images or sound beside its decoder": (
+    "scales the residual stream after each layer": ("Gemma4",),
+    "has gated attention": ("Laguna",),
+    "has image or audio towers": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
         "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",
     ),
@@ -55,23 +55,20 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def architecture_of(fields: Fields, file: Path) -> str:
-    """The first of ``architectures`` that is read; without that field, the one of ``model_type``.
-
-    A ``model_type`` of another architecture, which transformers would compute, is warned of.
-    """
+    """Return the first supported name in ``architectures``, or without that field, by ``model_type``."""
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
         raise fields.error("architectures", "a list of names")
-    supported = "one of those that docs/MODELS.md lists"
+    supported = "an architecture listed in docs/MODELS.md"
     if named:
         for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
-                kind = fields.raw("model_type")
-                if isinstance(kind, str) and _MODEL_TYPES.get(kind, name) != name:
-                    reason = f"without effect: {as_json(kind)} is another architecture than {name}"
+                model_type = fields.raw("model_type")
+                if isinstance(model_type, str) and _MODEL_TYPES.get(model_type, name) != name:
+                    reason = f"without effect: {as_json(model_type)} is another architecture than {name}"
                     warn(UnusedFieldWarning(file, ["model_type"], reason))
                 return name
-        reasons = (why for why, beginnings in _REFUSED.items() if named[0].startswith(beginnings))
+        reasons = (why for why, prefixes in _REFUSED.items() if named[0].startswith(prefixes))
         reason = next(reasons, "")
         raise fields.unsupported("architectures", supported + (f"; {named[0]} {reason}" if reason else ""))
     model_type = fields.raw("model_type")

@@ -1,4 +1,4 @@
-"""The fields of a config.json, read in the terms of the decoder: sizes, rotations, windows, activations."""
+"""Reading of config.json fields: sizes, rotary positions, windows, activations."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from specdec.models.families.rotary import (
     yarn_scaled,
 )
 
-# Bounds that keep a lying config.json from costing memory before the weights' shapes expose it.
+# Bounds that keep a wrong config.json from allocating memory before the weights' shapes expose it.
 _MAX_LAYERS: Final = 10_000
 _MAX_D_HEAD: Final = 65_536
 _MAX_SCALE: Final = 1e6
 _MAX_CONTEXT: Final = 1 << 20
 
-# Several names in transformers are one function here: gelu_new, gelu_fast, gelu_accurate and the *_tanh
-# ones are the tanh form of GELU (Hendrycks and Gimpel 2016) with the same constants.
+# gelu_new, gelu_fast, gelu_accurate and the *_tanh names of transformers are all the tanh approximation of
+# GELU (Hendrycks and Gimpel 2016) with the same constants.
 _GELU_TANH = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_python": "gelu",
     **dict.fromkeys(_GELU_TANH, "gelu_tanh"), "relu": "relu", "relu2": "relu2",
 }  # fmt: skip
 
-_ROPE_KINDS: Final = {
-    kind: kind for kind in ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
+_ROPE_TYPES: Final = {
+    name: name for name in ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
 } | {"su": "longrope"}
 
 LAYER_TYPES: Final = ("full_attention", "sliding_attention")
@@ -42,7 +42,7 @@ LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True)
 class Rotation:
-    """Frequencies of rotary positions, the factor of cosines and sines, and the context they are for."""
+    """Rotary frequencies, the factor of cosines and sines, and the context length they are for."""
 
     inv_freq: list[float]
     factor: float
@@ -50,17 +50,14 @@ class Rotation:
 
 
 class ConfigReader:
-    """A config.json, or the part of it that describes the decoder.
-
-    `n_ctx`: The context that the caller asks for; None: that of the model.
-    """
+    """Reader of a config.json, or of its decoder part; `n_ctx` is the requested context length, if any."""
 
     def __init__(self, fields: Fields, n_ctx: int | None = None) -> None:
         self.fields = fields
         self._n_ctx = n_ctx
 
     def with_absent(self, absent: Mapping[str, Any]) -> ConfigReader:
-        """The same file with defaults for absent fields."""
+        """Return a reader with defaults for absent fields."""
         return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
 
     # ------------------------------------------------------------------------------------ sizes
@@ -78,10 +75,10 @@ class ConfigReader:
         d_head: str | None = "head_dim",
         default_d_head: int | None = None,
     ) -> dict[str, Any]:
-        """The sizes of the canonical configuration, less ``n_ctx``, by the names that the fields have.
+        """Return the sizes of the canonical configuration without ``n_ctx``; arguments name their fields.
 
-        ``n_kv_head`` None: each head has keys and values of its own, as where the field is null;
-        ``absent_kv_head``: how many where the field is absent. ``default_d_ff``: in multiples of d_model.
+        ``n_kv_head`` None: as many as heads, which a null field means too; ``absent_kv_head``: default of an
+        absent field. ``default_d_ff``: in multiples of d_model.
         """
         fields = self.fields
         width = fields.integer(d_model)
@@ -114,16 +111,16 @@ class ConfigReader:
     def context(
         self, name: str = "max_position_embeddings", default: Any = REQUIRED, maximum: int = MAX_INT
     ) -> int:
-        """The context of a model whose positions have no scaling that depends on the length of a text."""
+        """Return the context of a model without length-dependent position scaling."""
         n_max: int = self.fields.integer(name, default=default, maximum=maximum)
         return self._chosen_context(n_max, n_max)
 
     def free_context(self, default: int) -> int:
-        """The context of a model whose positions have no end: the one asked for, or ``default``."""
+        """Return the requested context, or ``default``, of a model with unbounded positions."""
         return self._chosen_context(default, _MAX_CONTEXT)
 
     def whole_context(self, name: str) -> int:
-        """The context of a model with learned positions, which cannot be cut."""
+        """Return the context of a model with learned positions, which cannot be shortened."""
         n_max: int = self.fields.integer(name)
         if self._n_ctx is not None and self._n_ctx != n_max:
             raise InputError.of("n_ctx", self._n_ctx, f"None or {n_max}: the positions are learned")
@@ -133,23 +130,23 @@ class ConfigReader:
         if self._n_ctx is None:
             return default
         if not 1 <= self._n_ctx <= limit:
-            raise InputError.of("n_ctx", self._n_ctx, f"1 to {limit}, the longest that the model has")
+            raise InputError.of("n_ctx", self._n_ctx, f"1 to {limit}, the model's maximum")
         return self._n_ctx
 
     def activation(self, name: str, default: str) -> str:
-        """The activation function, by the core's name."""
+        """Return the core's name of the activation function."""
         return self.fields.choice(name, ACTIVATIONS, default=default)
 
     def attention_bias(
         self, name: str = "attention_bias", *, default: bool = False, mlp: bool = False
     ) -> dict[str, Any]:
-        """Biases of all projections of attention, and of the feed-forward where ``mlp``, by one field."""
+        """Return bias switches of attention, and of the MLP if ``mlp``, from one field."""
         bias = self.fields.boolean(name, default=default)
         names = ("qkv_bias", "out_bias", "mlp_bias") if mlp else ("qkv_bias", "out_bias")
         return dict.fromkeys(names, bias)
 
     def optional_number(self, name: str, absent: float = 0.0) -> float:
-        """A number above 0; 0 where it is null, ``absent`` where it is absent."""
+        """Return a number above 0; 0 if null, ``absent`` if absent."""
         if not self.fields.has(name):
             return absent
         return self.fields.number(name) if self.fields.raw(name) is not None else 0.0
@@ -157,38 +154,35 @@ class ConfigReader:
     # ------------------------------------------------------------------------------------ layers
 
     def layer_types(self, n_layer: int, default: Sequence[str] | int) -> list[str]:
-        """``layer_types``: for each layer "full_attention" or "sliding_attention".
-
-        ``default`` may be a period: all layers but the last of each have windows.
-        """
-        kinds = self.fields.raw("layer_types")
-        if kinds is None:
+        """Read ``layer_types``; ``default`` may be a period, whose last layer has full attention."""
+        layer_types = self.fields.raw("layer_types")
+        if layer_types is None:
             if not isinstance(default, int):
                 return list(default)
             return ["sliding_attention" if (i + 1) % default else "full_attention" for i in range(n_layer)]
-        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        if not isinstance(layer_types, list) or not all(isinstance(name, str) for name in layer_types):
             raise self.fields.error("layer_types", "a list of names")
-        if len(kinds) != n_layer:
+        if len(layer_types) != n_layer:
             raise self.fields.error("layer_types", f"one name for each of {n_layer} layers")
-        if not set(kinds) <= set(LAYER_TYPES):
+        if not set(layer_types) <= set(LAYER_TYPES):
             raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
-        return kinds
+        return layer_types
 
     def without_windows(self) -> dict[str, Any]:
-        """No windows, whatever the fields that describe them hold."""
+        """Return no windows, ignoring the fields that describe them."""
         self.fields.skip("sliding_window", "max_window_layers", "layer_types")
         return {"sliding_window": 0}
 
-    def windows(self, kinds: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
-        """``sliding_window``, and ``windows`` where only some layers have one."""
+    def windows(self, layer_types: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
+        """Read ``sliding_window``, and return ``windows`` too if only some layers have one."""
         self.fields.skip("sliding_window")
-        if "sliding_attention" not in kinds:
+        if "sliding_attention" not in layer_types:
             return {"sliding_window": 0}
         absent = default if default is not None and not self.fields.has("sliding_window") else 0
         window = self.fields.integer("sliding_window", default=absent)
-        if window == 0 or "full_attention" not in kinds:
+        if window == 0 or "full_attention" not in layer_types:
             return {"sliding_window": window}
-        windows = [window if kind == "sliding_attention" else 0 for kind in kinds]
+        windows = [window if layer_type == "sliding_attention" else 0 for layer_type in layer_types]
         return {"sliding_window": window, "windows": windows}
 
     # ---------------------------------------------------------------------------------- rotation
@@ -205,14 +199,14 @@ class ConfigReader:
         fraction_name: str = "partial_rotary_factor",
         scaled: bool = True,
         original_n_ctx: int | None = None,
-        kinds: Mapping[str, str] = _ROPE_KINDS,
+        rope_types: Mapping[str, str] = _ROPE_TYPES,
     ) -> Rotation:
-        """Rotary positions by ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``.
+        """Read RoPE from ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``.
 
-        `layer_type`: Of models whose layers have rotations by type: nested in ``rope_parameters``. `theta`,
-        `fraction`: What absent fields mean. `theta_name`, `fraction_name`, `original_n_ctx`: What is outside
-        ``rope_parameters``. `partial`: Whether the family can turn a fraction of each head. `scaled`: Whether
-        ``rope_scaling``, the former name, is about these layers. `kinds`: Names of scalings, translated.
+        `layer_type`: Key inside ``rope_parameters`` if rotations differ by layer type. `theta`, `fraction`:
+        Defaults. `theta_name`, `fraction_name`: Fields outside ``rope_parameters``. `original_n_ctx`:
+        Overrides the original context. `partial`: Whether the family supports rotating a fraction of a head.
+        `scaled`: Whether ``rope_scaling`` applies to these layers. `rope_types`: Accepted names of scalings.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
@@ -221,40 +215,40 @@ class ConfigReader:
         base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
         rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
-        kind = rope.choice(key, kinds, default="default")
-        if partial or kind == "proportional":
+        rope_type = rope.choice(key, rope_types, default="default")
+        if partial or rope_type == "proportional":
             fraction = rope.number(
                 "partial_rotary_factor", default=fields.number(fraction_name, default=fraction)
             )
             if fraction > 1.0:
                 raise rope.error("partial_rotary_factor", "a number above 0 and at most 1")
         else:
-            for place in (fields, rope):
-                place.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
-        size = d_head if kind == "proportional" else int(d_head * fraction)
+            for source in (fields, rope):
+                source.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
+        size = d_head if rope_type == "proportional" else int(d_head * fraction)
         if size % 2 or size == 0:
-            expected = f"an even number, not {size} of {d_head}: rotary positions turn pairs"
+            expected = f"an even number of rotated dimensions, not {size} of {d_head}: RoPE rotates pairs"
             raise fields.error("head_dim", expected)
-        if kind == "proportional":
+        if rope_type == "proportional":
             frequencies = proportional_frequencies(d_head, base, fraction)
             frequencies = linear_scaled(frequencies, rope.number("factor", default=1.0))
             return Rotation(frequencies, 1.0, self._chosen_context(n_max, n_max))
         inner = rope.integer("original_max_position_embeddings", default=n_max)
         original = original_n_ctx or inner
-        if kind == "longrope":
+        if rope_type == "longrope":
             return self._long(rope, size, base, n_max, original)
-        if kind == "dynamic":  # by the longest text, of n_ctx tokens
+        if rope_type == "dynamic":  # for sequences of n_ctx tokens
             factor = rope.number("factor", maximum=_MAX_SCALE)
             n_ctx = self._chosen_context(n_max, int(n_max * factor))
             if size <= 2:
-                raise fields.error("head_dim", "more than 2 rotated dimensions, for dynamic scaling")
+                raise fields.error("head_dim", "more than 2 rotated dimensions with dynamic scaling")
             frequencies = dynamic_scaled(size, base, factor=factor, original_n_ctx=n_max, n_ctx=n_ctx)
             return Rotation(frequencies, 1.0, n_ctx)
-        frequencies, factor = _fixed(rope, kind, size, base, n_max, original)
+        frequencies, factor = _fixed(rope, rope_type, size, base, n_max, original)
         return Rotation(frequencies, factor, self._chosen_context(n_max, n_max))
 
     def _rope_fields(self, layer_type: str | None, scaled: bool) -> Fields:
-        """The object that describes the rotation; an empty one where there is none."""
+        """Return the object that describes RoPE, or an empty one."""
         fields = self.fields
         new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
         if old is not None and not fields.has("rope_parameters"):
@@ -264,18 +258,18 @@ class ConfigReader:
                 raise fields.error("rope_scaling", "nothing, or the same as 'rope_parameters'")
             old.skip()
         rope = new or (old if scaled else None) or fields.empty("rope_parameters")
-        nested = [kind for kind in LAYER_TYPES if isinstance(rope.raw(kind), dict)]
+        nested = [name for name in LAYER_TYPES if isinstance(rope.raw(name), dict)]
         if not nested:
             if layer_type is not None and rope is new:  # transformers would leave all of it out
                 raise fields.error("rope_parameters", "an object for each of " + ", ".join(LAYER_TYPES))
             return rope
         if layer_type is None:
-            for kind in nested:
-                rope.require(kind, None, because="all layers share one rotation")
+            for name in nested:
+                rope.require(name, None, because="all layers share one rotation")
         return rope.object(layer_type or "") or rope.empty(layer_type or "")
 
     def _long(self, rope: Fields, size: int, base: float, n_max: int, original: int) -> Rotation:
-        """LongRoPE: the short factors up to the original context, the long ones for a longer ``n_ctx``."""
+        """Read LongRoPE: short factors up to the original context, long ones for a larger ``n_ctx``."""
         n_ctx = self._chosen_context(min(original, n_max), n_max)
         rope.skip("short_factor", "long_factor")
         factors = rope.numbers("long_factor" if n_ctx > original else "short_factor", size // 2)
@@ -288,20 +282,20 @@ class ConfigReader:
 
 
 def _fixed(
-    rope: Fields, kind: str, size: int, base: float, n_max: int, original: int
+    rope: Fields, rope_type: str, size: int, base: float, n_max: int, original: int
 ) -> tuple[list[float], float]:
-    """Frequencies and factor of the scalings that do not depend on the length of a text."""
+    """Return frequencies and factor of length-independent scalings."""
     plain = rotary_frequencies(size, base)
-    if kind == "linear":
+    if rope_type == "linear":
         return linear_scaled(plain, rope.number("factor")), 1.0
-    if kind == "llama3":
+    if rope_type == "llama3":
         names = ("factor", "low_freq_factor", "high_freq_factor")
         given = {name: rope.number(name) for name in names}
         if not given["low_freq_factor"] < given["high_freq_factor"]:
             low = f"{given['low_freq_factor']:g}"
             raise rope.error("high_freq_factor", f"more than low_freq_factor, which is {low}")
         return llama3_scaled(plain, original_n_ctx=original, **given), 1.0
-    if kind == "yarn":
+    if rope_type == "yarn":
         if base <= 1.0:
             raise rope.error("rope_theta", "more than 1 with YaRN")
         factor = rope.number("factor", default=n_max / original)

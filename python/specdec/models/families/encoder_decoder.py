@@ -1,4 +1,4 @@
-"""Families with an encoder: T5 and its kin, BART, mBART, Marian, M2M-100, NLLB; and the decoder of LaMDA."""
+"""Encoder-decoder families: T5, mT5, UMT5, BART, mBART, Marian, M2M-100, NLLB; and LaMDA's decoder."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from specdec.models.families.llama import LLAMA
 
 
 def of_encoder(table: Mapping[str, Named]) -> dict[str, Named]:
-    """Entries of an encoder's tensors: those of a table, under the names of an encoder."""
+    """Return a table's entries under the names of an encoder."""
     return {ENCODER + name: entry for name, entry in table.items()}
 
 
 def with_encoder(decoder: dict[str, Any], encoder: dict[str, Any], *, shared: bool = True) -> dict[str, Any]:
-    """A decoder that attends to an encoder's output; ``shared``: both embed by one token table."""
+    """Return the configuration of an encoder-decoder; ``shared``: one token embedding for both."""
     return decoder | {"encoder": encoder | {"tied": False, "shared_embedding": shared}}
 
 
 def settle_tables(
     config: dict[str, Any], tensors: MutableMapping[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
-    """The configuration whose tables and head are those that the files hold.
+    """Return the configuration with the embeddings and head that the files hold.
 
-    A file names up to four: the shared table, one of each side, and the head. As in transformers, a table
-    that is there counts, and one that is not is the shared one. Afterwards the decoder's table has the name
-    of the shared one; the encoder's and the head have theirs where they differ from it.
+    Files have up to four: shared, encoder and decoder embeddings, and the head. As in transformers, an absent
+    one is the shared one. Afterwards the decoder's embedding has the shared name; encoder embedding and head
+    keep theirs if they differ from it.
     """
     shared_name, head_name = f"{prefix}shared.weight", "lm_head.weight"
     encoder_name = f"{prefix}encoder.embed_tokens.weight"
@@ -74,11 +74,11 @@ def _same(one: Any, other: Any) -> bool:
 
 
 _N_CTX: Final = 2048
-"""Relative positions have no end; the files say no length that transformers keeps to."""
+"""Default context: relative positions are unbounded, and files name no length that transformers enforces."""
 
 
 def _bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """The first distance of each of T5's buckets that is not empty: one for each of the first half."""
+    """Return the first distance of each non-empty T5 bucket; the first half hold one distance each."""
     n_exact = n_buckets // 2
     starts: dict[int, int] = {}
     for distance in range(max_distance + 1):
@@ -91,7 +91,7 @@ def _bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
 
 
 def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
-    """The buckets of ``relative_attention_*`` by first distances; ``sides`` 2: half for keys after a row."""
+    """Read ``relative_attention_*`` as first distances of buckets; ``sides`` 2: half for later keys."""
     n_buckets = fields.integer("relative_attention_num_buckets", minimum=2, maximum=65_536, default=32)
     if n_buckets % (2 * sides):
         raise fields.error("relative_attention_num_buckets", f"a multiple of {2 * sides}")
@@ -106,7 +106,7 @@ def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
 
 
 def _t5_tensors(config: Config) -> dict[str, Named]:
-    """Of both sides; the layers of a decoder have three parts, those of an encoder two."""
+    """Return the tensors of both sides; decoder layers have three sublayers, encoder layers two."""
     first = "{i}" if config["relative_bias_by_layer"] else "0"
 
     up = "wi_1" if config["gated"] else "wi"
@@ -131,23 +131,23 @@ def _t5_tensors(config: Config) -> dict[str, Named]:
 
 
 def _feed_forward(fields: Fields, default: str) -> dict[str, Any]:
-    """``feed_forward_proj``, and the fields that transformers makes of it, which count if they are there."""
-    kind = fields.choice(
+    """Read ``feed_forward_proj``; fields that transformers derives from it take precedence."""
+    feed_forward = fields.choice(
         "feed_forward_proj",
         {name: name for act in ACTIVATIONS for name in (act, f"gated-{act}")},
         default=default,
     )
-    activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    activation = "gelu_new" if feed_forward == "gated-gelu" else feed_forward.removeprefix("gated-")
     return {
         "activation": fields.choice("dense_act_fn", ACTIVATIONS, default=activation),
-        "gated": fields.boolean("is_gated_act", default=kind.startswith("gated-")),
+        "gated": fields.boolean("is_gated_act", default=feed_forward.startswith("gated-")),
     }
 
 
 def _read_t5_like(
     reader: ConfigReader, *, feed_forward: str, scaled: bool, by_layer: bool = False
 ) -> dict[str, Any]:
-    """``scaled``: logits have a factor of 1 / sqrt(d_model)."""
+    """Read T5's configuration; ``scaled``: logits have a factor of 1 / sqrt(d_model)."""
     fields = reader.fields
     sizes = reader.sizes(
         d_model="d_model", n_head="num_heads", n_layer="num_layers", n_kv_head=None, d_ff="d_ff",
@@ -181,10 +181,7 @@ def _read_t5_like(
 
 
 def _read_t5(reader: ConfigReader) -> dict[str, Any]:
-    """Original T5 scales what its tied head reads; T5 1.1, which has a head of its own, does not.
-
-    Files say it by ``scale_decoder_outputs``, or, as transformers 4 wrote them, by ``tie_word_embeddings``.
-    """
+    """Read T5, which scales the input of a tied head; T5 1.1 has an untied head without scale."""
     tied = reader.fields.boolean("tie_word_embeddings", default=True)
     scaled = reader.fields.boolean("scale_decoder_outputs", default=tied)
     return _read_t5_like(reader, feed_forward="relu", scaled=scaled)
@@ -194,20 +191,20 @@ _read_mt5 = partial(_read_t5_like, feed_forward="gated-gelu", scaled=False)
 
 
 def _read_umt5(reader: ConfigReader) -> dict[str, Any]:
-    """Each layer has relative positions of its own. Logits are scaled where the file ties the head."""
+    """Read UMT5: relative positions per layer; logits are scaled if the head is tied."""
     scaled = reader.fields.boolean("tie_word_embeddings", default=True)
     return _read_t5_like(reader, feed_forward="gated-gelu", scaled=scaled, by_layer=True)
 
 
-# A table that files of the first T5 have and that nothing reads.
+# An unused table in files of the first T5.
 _T5_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
 
 def _t5_family(read: Any, model_type: str, sizes: tuple[int, ...], *harmless: str) -> Family:
     return Family(
         read, _t5_tensors, model_type, absent_t5(*sizes), prefix="", left_out=_T5_UNUSED,
-        harmless=("n_positions", *harmless),  # relative positions have no end
-        # All of T5 is tied where there is no head, whatever the file says.
+        harmless=("n_positions", *harmless),  # relative positions are unbounded
+        # T5 is tied if there is no head, whatever the file says.
         settled=lambda config, tensors: settle_tables(config | {"tied": True}, tensors),
     )  # fmt: skip
 
@@ -222,15 +219,15 @@ _T5 = {
 
 _BIAS = "final_logits_bias"
 
-# No tensor of the file says how long a table is that is computed here.
+# Bound for computed tables, whose length no tensor confirms.
 _MOST_POSITIONS = 1 << 15
 
 
 def _side(name: str, config: Config) -> dict[str, Named]:
-    """The tensors of one side, less its tables; norms by where they stand."""
-    place = "post_norm" if config["norm_position"] == "residual" else "norm"
+    """Return the tensors of one side without embeddings, with norms by their position."""
+    position = "post_norm" if config["norm_position"] == "residual" else "norm"
     parts = {"attn": ".self_attn", "cross": ".encoder_attn", "mlp": ".final"}
-    norms: Any = {f"{part}_{place}": f"{of}_layer_norm" for part, of in parts.items()}
+    norms: Any = {f"{part}_{position}": f"{of}_layer_norm" for part, of in parts.items()}
     return named(
         f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
         attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
@@ -241,7 +238,7 @@ def _side(name: str, config: Config) -> dict[str, Named]:
 
 
 def _bart_like_tensors(config: Config, positions: Callable[[Shape], Array] | None) -> dict[str, Named]:
-    """``positions`` computes tables; None: files have them, whose first two rows stand for nothing."""
+    """Return BART's tensors; ``positions`` computes position tables, else files have them at offset 2."""
 
     def table(side: str) -> Named:
         if positions is None:
@@ -261,18 +258,18 @@ def _bart_like_tensors(config: Config, positions: Callable[[Shape], Array] | Non
 
 
 def _marian_positions(shape: Shape) -> Array:
-    """Sines of all frequencies, then their cosines (section 3.5 of arXiv 1706.03762, in another order)."""
+    """Return sines of all frequencies, then cosines (section 3.5 of arXiv 1706.03762, reordered)."""
     n_rows, width = shape
     column = np.arange(width)
     angles = np.arange(n_rows)[:, None] / 10_000.0 ** (2 * (column // 2) / width)
     return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)
 
 
-_M2M_FIRST = 2  # the position of the first token; earlier ones belong to padding
+_M2M_FIRST = 2  # position of the first token, after padding
 
 
 def _m2m_positions(shape: Shape) -> Array:
-    """Sines, then cosines, of angles in float32, as fairseq has them."""
+    """Return sines, then cosines, of float32 angles, as in fairseq."""
     n_rows, half = shape[0], shape[1] // 2
     step = np.float32(-math.log(10_000) / (half - 1))
     frequencies = np.exp(np.arange(half, dtype=np.float32) * step)
@@ -292,7 +289,7 @@ def _read_bart_like(
     head_bias: bool = False,
     **switches: Any,
 ) -> dict[str, Any]:
-    """``n_ctx``: of the decoder, where positions can be cut; ``scaled``: what an absent field means."""
+    """Read BART's configuration; ``n_ctx``: decoder context; ``scaled``: default of ``scale_embedding``."""
     fields = reader.fields
     n_positions = fields.integer("max_position_embeddings", default=1024, maximum=_MOST_POSITIONS)
 
@@ -321,7 +318,7 @@ _read_mbart = partial(_read_bart_like, head_bias=True, embedding_norm=True, norm
 
 
 def _read_marian(reader: ConfigReader) -> dict[str, Any]:
-    """With vocabularies of both sides where ``share_encoder_decoder_embeddings`` is false."""
+    """Read Marian, with two vocabularies if ``share_encoder_decoder_embeddings`` is false."""
     fields = reader.fields
     shared = fields.boolean("share_encoder_decoder_embeddings", default=True)
     n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
@@ -332,26 +329,26 @@ def _read_marian(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
-    """NLLB too. A padding token in a text has a position like any other, as in a text without padding."""
+    """Read M2M-100 and NLLB. Padding tokens in a sequence have ordinary positions."""
     fields = reader.fields
-    fields.require("pad_token_id", 1, because="positions begin behind it")
+    fields.require("pad_token_id", 1, because="positions start after it")
     if fields.integer("d_model") < 4:
-        raise fields.error("d_model", "at least 4: positions have two frequencies or more")
+        raise fields.error("d_model", "at least 4: positions need two frequencies")
     n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
     return _read_bart_like(reader, n_ctx=n_ctx, activation="relu", scaled=True, norm_position="before")
 
 
 def _settled(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    """A file may lack the bias of the logits, which is then none."""
+    """Settle the embeddings, and drop the logit bias if the file lacks it."""
     config = settle_tables(config, tensors, "model.")
     return config | {"head_bias": _BIAS in tensors}
 
 
-# Sinusoidal tables and a version that files of former versions of transformers hold.
+# Sinusoidal tables and a version number in files of old versions of transformers.
 _VERSIONS = ("model.encoder.version", "model.decoder.version")
 _UNUSED = (*_VERSIONS, "model.encoder.embed_positions.", "model.decoder.embed_positions.")
 
-# Switches of former versions of the classes, whose values the architectures imply.
+# Switches of old class versions, implied by the architecture.
 _HARMLESS = (
     "add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings", "force_bos_token_to_be_generated",
     "normalize_before", "normalize_embedding", "num_hidden_layers", "replacing_rate",
@@ -380,11 +377,11 @@ _LAMDA_TENSORS = LLAMA | named(relative_bias="model.relative_attention_bias.weig
 
 
 def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
-    """A decoder in the manner of LaMDA (arXiv 2201.08239): relative positions as in T5, a gated GELU.
+    """Read a LaMDA-like decoder (arXiv 2201.08239): T5's relative positions and a gated GELU.
 
-    No class of transformers has it. A config.json has the fields of Llama and
-    "relative_attention_num_buckets" and "relative_attention_max_distance" of T5; beside Llama's tensors there
-    is ``model.relative_attention_bias.weight``, [buckets, heads], for all layers.
+    Not in transformers. Its config.json has Llama's fields and T5's "relative_attention_num_buckets" and
+    "relative_attention_max_distance"; besides Llama's tensors it has
+    ``model.relative_attention_bias.weight``, [buckets, heads], for all layers.
     """
     fields, sizes = reader.fields, reader.sizes()
     return gpt_like(

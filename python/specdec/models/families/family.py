@@ -1,4 +1,4 @@
-"""What a family is: how its config.json is read, and where its files keep each tensor of the decoder."""
+"""Model families: how config.json is read, and where files keep each tensor of the model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
 
 ENCODER = "encoder."
-"""What the canonical names of an encoder's tensors begin with."""
+"""Prefix of the canonical names of an encoder's tensors."""
 
 _CANONICAL = re.compile(
-    r"(?P<stack>encoder\.)?(?:layers\.(?P<layer>\d+)\.)?(?:(?P<kind>experts\.)(?P<expert>\d+)\.)?"
+    r"(?P<stack>encoder\.)?(?:layers\.(?P<layer>\d+)\.)?(?:(?P<mixture>experts\.)(?P<expert>\d+)\.)?"
     r"(?P<name>.+?)(?P<suffix>\.weight|\.bias)?"
 )
 """The canonical name of a tensor."""
@@ -33,24 +33,22 @@ Config = Mapping[str, Any]
 
 
 def wrong_shape(file: Any, name: str, shape: Shape, expected: Shape, more: str = "") -> CheckpointError:
-    """Return the exception for a tensor of another shape than the one expected."""
+    """Return the exception for a tensor of the wrong shape."""
     message = f"{file}: tensor '{name}' has shape {list(shape)}; expected {list(expected)}{more}"
     return CheckpointError(message)
 
 
 @dataclass(frozen=True)
 class Named:
-    """Where a file keeps a tensor of the decoder, and what it is there.
+    """Location and layout of a model tensor in a file.
 
-    `name`: The file's, ``{i}`` for the layer, ``{e}`` for the expert; of a norm or a linear map without
-    ".weight" and ".bias". `view`: From the file's tensor, the decoder's shape and the configuration to the
-    decoder's tensor. `shape_there`: The shape in the file, from the decoder's and the configuration.
-    `keeps_rows`: Whether the rows of a matrix are whole rows of the file's, in some order. `inputs_first`:
-    Whether the file has a matrix as [inputs, outputs]. `index`: Which part of the first axis is read, an
-    expert's; None: all of it. `coded`: The same tensor where the file holds it as codes, whose groups run
-    along the inputs. `suffixes`: What the file has for ".weight" and ".bias". `plus`: The numbers are stored
-    less this. `heads`: "n_head" or "n_kv_head": each head's part is a tensor. `make`: No file holds the
-    tensor: it is computed, f32, from its shape.
+    `name`: In the file, with ``{i}`` for the layer and ``{e}`` for the expert, without ".weight" or ".bias".
+    `view`: From (file tensor, model shape, configuration) to the model tensor. `shape_there`: From (model
+    shape, configuration) to the shape in the file. `keeps_rows`: Whether the model's rows are whole rows of
+    the file, in some order. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the
+    first axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
+    Replacements of ".weight" and ".bias". `plus`: Added to stored values. `heads`: "n_head" or "n_kv_head":
+    one stored tensor per head. `make`: Computes a tensor that no file holds, f32, from its shape.
     """
 
     name: str
@@ -67,21 +65,21 @@ class Named:
 
     @property
     def is_view(self) -> bool:
-        """Whether the tensor has the file's numbers, one for one."""
+        """Whether the tensor has exactly the file's values."""
         return type(self) is Named and not self.plus and not self.heads and self.make is None
 
     def of_expert(self, expert: str) -> Named:
-        """Return where the tensor of one expert is."""
+        """Return the entry of one expert."""
         if self.index is not None:
             return dataclasses.replace(self, index=int(expert))
         return dataclasses.replace(self, name=self.name.replace("{e}", expert))
 
     def numbers(self, suffix: str) -> str:
-        """Return the dtype that the file's tensors have where it is none of f32, f16 and bf16."""
+        """Return the dtype of the file's tensors if it is none of f32, f16 and bf16."""
         return ""
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """Return the file's names of the tensors that this one is made of."""
+        """Return the names of the file's tensors."""
         if self.make is not None:
             return []
         if self.heads:
@@ -89,25 +87,23 @@ class Named:
         return [self.name + self.suffixes.get(suffix, suffix)]
 
     def stored_shapes(self, suffix: str, shape: Shape, config: Config) -> list[Shape]:
-        """Return the shapes that they have in the file."""
+        """Return the shapes of the file's tensors."""
         return [self.shape_there(shape, config)] * len(self.stored_names(suffix, config))
 
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """Return the tensor, and the number format of its elements, from those of the file."""
+    def canonical(
+        self, arrays: list[Array], number_format: str, shape: Shape, config: Config
+    ) -> tuple[Array, str]:
+        """Return the model tensor and its number format from the file's arrays."""
         if self.make is not None:
             return self.make(shape), "f32"
         if self.heads:
-            return np.concatenate(arrays), form
+            return np.concatenate(arrays), number_format
         if self.plus:
-            return widened(arrays[0], form) + np.float32(self.plus), "f32"
-        return self.view(arrays[0], shape, config), form
+            return widened(arrays[0], number_format) + np.float32(self.plus), "f32"
+        return self.view(arrays[0], shape, config), number_format
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """Write a tensor into its places in the file's: the inverse of `canonical`, in f32.
-
-        `stored`: The file's tensors, f32; of those with an `index` the part at this index. Numbers below half
-        of `plus` are rounded.
-        """
+        """Write a model tensor into the file's arrays, f32, at the entry's `index`: invert `canonical`."""
         if self.heads or self.make is not None:
             for whole, part in zip(stored, np.split(array, len(stored) or 1), strict=bool(stored)):
                 whole[...] = part
@@ -119,21 +115,21 @@ class Named:
         elif whole.ndim == len(shape):  # rows in another order
             whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
-            places = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
-            whole.reshape(-1)[places] = array
+            positions = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
+            whole.reshape(-1)[positions] = array
 
 
 plus_one = partial(Named, plus=1.0)
-"""The weights of a norm, less 1."""
+"""Norm weights that are stored minus 1."""
 
 
 def head_norms(name: str, heads: str) -> Named:
-    """Norms of heads, each in a tensor of its own."""
+    """Return the entry of head norms in one tensor per head."""
     return Named(name, shape_there=lambda shape, config: (config["d_head"],), heads=heads)
 
 
 def transposed(name: str) -> Named:
-    """A Conv1D matrix, [n_in, n_out]; as codes [n_out, n_in]."""
+    """Return the entry of a Conv1D matrix [n_in, n_out], which is [n_out, n_in] if quantized."""
     return Named(
         name, lambda array, *_: array.T, lambda shape, _: shape[::-1], False, True, coded=Named(name)
     )
@@ -145,7 +141,7 @@ def _widths(config: Config) -> list[int]:
 
 
 def fused_row(name: str, part: int, turned: bool = False) -> Named:
-    """Queries (part 0), keys (1) or values (2) of one matrix: all queries, then all keys, then all values."""
+    """Return the entry of queries (part 0), keys (1) or values (2) in a matrix of all three in order."""
 
     def shape_there(shape: Shape, config: Config) -> Shape:
         stored = (sum(_widths(config)), *shape[1:])
@@ -159,12 +155,12 @@ def fused_row(name: str, part: int, turned: bool = False) -> Named:
 
 
 def fused_rows(name: str, *, turned: bool = False) -> dict[str, Named]:
-    """Entries of queries, keys and values of one matrix."""
+    """Return the entries of queries, keys and values in one matrix."""
     return {f"attn_{role}": fused_row(name, part, turned) for part, role in enumerate("qkv")}
 
 
 def fused_heads(name: str) -> dict[str, Named]:
-    """The same of a matrix by key/value heads: queries, key, value."""
+    """Return the same for a matrix grouped by KV heads: queries, key, value."""
 
     def entry(part: int) -> Named:
         def view(array: Array, shape: Shape, config: Config) -> Array:
@@ -180,7 +176,7 @@ def fused_heads(name: str) -> dict[str, Named]:
 
 
 def halves(name: str) -> dict[str, Named]:
-    """Entries of gate and up, the first and the second half of the rows of a matrix."""
+    """Return the entries of gate and up, the first and second half of a matrix's rows."""
 
     def entry(part: int) -> Named:
         return Named(
@@ -193,28 +189,24 @@ def halves(name: str) -> dict[str, Named]:
 
 
 def offset(name: str, n_rows: int) -> Named:
-    """A table whose first rows stand for nothing."""
+    """Return the entry of a table with unused first rows."""
     return Named(name, lambda array, *_: array[n_rows:], lambda shape, _: (shape[0] + n_rows, *shape[1:]))
 
 
 def row(name: str) -> Named:
-    """A vector that the file keeps as the one row of a matrix."""
+    """Return the entry of a vector that the file keeps as a matrix of one row."""
     return Named(name, lambda array, shape, _: array.reshape(shape), lambda shape, _: (1, *shape))
 
 
 def _halves_of(config: Config) -> NDArray[np.int64]:
-    """The order of a head's dimensions in which neighbors that turn as a pair are n_freq apart."""
+    """Return the order of head dimensions that puts rotated neighbors n_freq apart."""
     n_freq, size = len(config["inv_freq"]), config["d_head"]
     turned = np.arange(2 * n_freq).reshape(n_freq, 2).T.reshape(-1)
     return np.concatenate([turned, np.arange(2 * n_freq, size)])
 
 
 def interleaved(name: str) -> Named:
-    """Queries or keys whose rotary positions turn neighboring dimensions.
-
-    The decoder turns dimensions that are half the rotated ones apart; the same order for queries and keys
-    changes no product of the two.
-    """
+    """Return the entry of queries or keys with interleaved RoPE, permuted to the core's half-split order."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         heads = array.reshape(-1, config["d_head"], *array.shape[1:])
@@ -228,32 +220,33 @@ def _by_head(shape: Shape, config: Config) -> Shape:
 
 
 def interleaved_norms(name: str) -> Named:
-    """Norms of heads, [heads, d_head], of such queries or keys."""
+    """Return the entry of head norms [heads, d_head] for `interleaved` queries or keys."""
     return Named(name, lambda array, shape, of: array[:, _halves_of(of)].reshape(shape), _by_head)
 
 
 def rows_of_heads(name: str) -> Named:
-    """Norms of heads, [heads, d_head]."""
+    """Return the entry of head norms [heads, d_head]."""
     return Named(name, lambda array, shape, _: array.reshape(shape), _by_head)
 
 
 @dataclass(frozen=True)
 class Either:
-    """A tensor that files keep in one of several ways: the first that the file has all tensors of."""
+    """Alternative entries of a tensor: the first whose tensors the file has."""
 
     options: tuple[Named, ...]
 
 
-def named(layer: str = "", kind: Callable[[str], Named] = Named, **names: str) -> dict[str, Named]:
-    """Entries of a table: canonical name to the file's, which `layer` completes if it begins with a point."""
+def named(layer: str = "", entry_type: Callable[[str], Named] = Named, **names: str) -> dict[str, Named]:
+    """Return entries by canonical name; names that start with a dot are prefixed by `layer`."""
     return {
-        canonical: kind(layer + name if name.startswith(".") else name) for canonical, name in names.items()
+        canonical: entry_type(layer + name if name.startswith(".") else name)
+        for canonical, name in names.items()
     }
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor of the decoder, and those of the file that it is made of."""
+    """A model tensor and the file's tensors that it is made of."""
 
     canonical: str
     shape: Shape
@@ -265,52 +258,49 @@ class Source:
 
     @property
     def is_rows(self) -> bool:
-        """Whether it has whole rows of the file's, in some order, with the file's numbers."""
+        """Whether its rows are whole rows of the file, in some order, with the file's values."""
         return self.entry.keeps_rows and self.entry.is_view
 
     def of_codes(self) -> Source:
-        """The same tensor of a file that holds it as codes."""
+        """Return the source of the tensor in a quantized file."""
         entry = self.entry.coded
         if entry is None:
             return self
         shapes = [entry.shape_there(self.shape, self.config)]
         return dataclasses.replace(self, entry=entry, stored_shapes=shapes)
 
-    def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
-        """The tensor and its number format, from arrays of the file."""
-        return self.entry.canonical(arrays, form, self.shape, self.config)
+    def take(self, arrays: list[Array], number_format: str) -> tuple[Array, str]:
+        """Return the tensor and its number format from the file's arrays."""
+        return self.entry.canonical(arrays, number_format, self.shape, self.config)
 
     def rows(self, stored: Array) -> Array:
-        """The matrix's rows of blocks, [rows, bytes], from those of the file, where `keeps_rows`."""
+        """Return the matrix's rows of blocks [rows, bytes] from the file's; needs `keeps_rows`."""
         return self.entry.view(stored, (self.shape[0], stored.shape[-1]), self.config)
 
     def put(self, arrays: list[Array], tensor: Array) -> None:
-        """Write the tensor, f32, or its rows of blocks where `keeps_rows`, into arrays of the file."""
+        """Write the tensor, f32 or rows of blocks (with `keeps_rows`), into the file's arrays."""
         if self.entry.index is not None:
             arrays = [array[self.entry.index] for array in arrays]
         self.entry.store(arrays, tensor, tensor.shape, self.config)
 
 
 def coded_sources(sources: Iterable[Source], coded: set[str]) -> list[Source]:
-    """Sources of a file that holds the tensors `coded` as codes."""
+    """Return the sources of a file whose tensors in `coded` are quantized."""
     return [source.of_codes() if coded.issuperset(source.stored) else source for source in sources]
 
 
 @dataclass(frozen=True)
 class Family:
-    """How the checkpoints of an architecture are read.
+    """How checkpoints of an architecture are read.
 
     `read_config`: From a config.json to the canonical configuration. `tensors`: Canonical name, without
-    "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an encoder begin with
-    "encoder.". Or a function of the canonical configuration that gives it. `prefix`: Module prefix that
-    checkpoints of the bare model leave out; added to names that lack it. `head`: The file's name of the head.
-    `text_field`: The field of config.json that describes the decoder; empty: all of it. `quantized`: The
-    ``quant_method`` of ``quantization_config`` that is read; empty: none. `renamed`: Prefixes of the file's
-    names to what they stand for. `left_out`: Prefixes of tensors that are not the decoder's. `absent`: What
-    absent fields of the decoder mean, where the reader has no default of its own. `harmless`: Fields of
-    config.json that this family's class ignores, or that repeat others. `settled`: From the canonical
-    configuration of a config.json, and the tensors that the files hold, to the configuration that both mean:
-    where the presence of a tensor says what the fields do not. It may take copies out of the tensors.
+    "layers.{i}.", ".weight" and ".bias", to its entry, or a function of the configuration that returns this;
+    encoder names start with "encoder.". `prefix`: Module prefix, added to names that lack it. `head`: The
+    file's name of the head. `text_field`: Field of config.json that describes the decoder; empty: all of it.
+    `quantized`: The family's own ``quant_method``; empty: none. `renamed`: Prefixes of file names to their
+    replacements. `left_out`: Prefixes of tensors outside the model. `absent`: Defaults of absent fields.
+    `harmless`: Fields that the class ignores or that repeat others. `settled`: Completes the configuration
+    from the tensors in the files, where their presence decides; may remove duplicates from the tensors.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -327,17 +317,14 @@ class Family:
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
 
     def sources(self, config: Config, held: Callable[[str], bool] = lambda name: False) -> Iterator[Source]:
-        """Where each tensor of the decoder comes from, in the order in which the core names them.
-
-        `config`: The canonical configuration. `held`: Whether the file holds a tensor of a name.
-        """
+        """Yield the source of each model tensor, in the core's order; `held` says if the file has a name."""
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
             matched = _CANONICAL.fullmatch(canonical)
             assert matched is not None
             parts = matched.groupdict("")
             layer, expert, suffix = parts["layer"], parts["expert"], parts["suffix"]
-            base = parts["stack"] + parts["kind"] + parts["name"]
+            base = parts["stack"] + parts["mixture"] + parts["name"]
             of = config["encoder"] if base.startswith(ENCODER) else config
             listed = table[base]
             options = listed.options if isinstance(listed, Either) else (listed,)
@@ -354,7 +341,7 @@ class Family:
             yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 
     def decoder_fields(self, fields: Fields) -> Fields:
-        """The fields that describe the decoder; whether its head is tied stands beside them."""
+        """Return the fields of the decoder; ``tie_word_embeddings`` is outside them."""
         if not self.text_field:
             return fields.with_absent(self.absent)
         inner = fields.object(self.text_field)
@@ -365,7 +352,7 @@ class Family:
         return inner if tied is None else inner.replaced(tie_word_embeddings=tied)
 
     def full_name(self, name: str) -> str | None:
-        """A name of the file as the table has it; None: the tensor is not the decoder's."""
+        """Return the table's name of a file's tensor; None if it is outside the model."""
         if name.startswith(self.left_out):
             return None
         for old, new in self.renamed.items():
@@ -374,8 +361,8 @@ class Family:
         return name if name.startswith((self.prefix, self.head + ".")) else self.prefix + name
 
 
-# Absent fields of a config.json mean the sizes of the configuration classes of transformers; other defaults
-# are where fields are read. ``tests/test_families.py`` compares all of them with transformers.
+# Default sizes of the configuration classes of transformers; other defaults are where fields are read.
+# ``tests/test_families.py`` compares all of them with transformers.
 _DECODER = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "max_position_embeddings",
@@ -399,7 +386,7 @@ absent_t5 = partial(_sizes, ("d_model", "d_ff", "num_layers", "num_heads", "voca
 NO_BIASES: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "mlp_bias": False}
 YARN: dict[str, Any] = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0}
 
-# The decoder of a model that also sees; what is not its is left out.
+# The decoder of a vision-language model.
 SEEING: dict[str, Any] = {
     "text_field": "text_config",
     "renamed": {

@@ -1,10 +1,9 @@
-"""Architectures of GGUF files: their metadata as the fields of a config.json, and back; names of tensors.
+"""Architectures of GGUF files: metadata as fields of a config.json, and back; names of tensors.
 
-A GGUF file describes a model by keys of its own. Each architecture here says which architecture of
-transformers it stands for, and gives the fields that the reader of that one expects; so a family is described
-once. Keys are written from the canonical configuration, and, where that has only what follows from a field,
-from the fields of config.json. Nobody trusts what is written: a file's configuration is read again and
-compared before its tensors are written.
+Each architecture maps its metadata to the fields of an architecture in transformers, so that a family is
+described once. Keys are written from the canonical configuration, and from config.json where the
+configuration has only derived values. Written metadata are read back and compared before any tensor is
+written.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _TENSORS: Final[dict[str, Named | Either]] = {
     **{f"experts.mlp_{part}": stacked(f"{_BLOCK}.ffn_{part}_exps", suffixes={}) for part in _PARTS},
     **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in _PARTS},
 }  # fmt: skip
-# Queries and keys in the order in which neighboring dimensions turn.
+# Queries and keys with interleaved RoPE.
 _TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_k")
 _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
@@ -97,7 +96,7 @@ _WINDOW: Final = "attention.sliding_window"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
 
 Rows = dict[str, str | Callable[[Metadata], Any]]
-"""Field of a config.json to its key, or to what gives it. Sizes and epsilons must be there."""
+"""Field of a config.json to its key, or to a function. Sizes and epsilons are required."""
 
 
 def _block(m: Metadata) -> dict[str, Any]:
@@ -118,36 +117,33 @@ def _block(m: Metadata) -> dict[str, Any]:
     n_turned = m.get("rope.dimension_count", m.d_head)
     if n_turned != m.d_head:
         if not isinstance(n_turned, int) or not 0 < n_turned < m.d_head:
-            raise m.error("rope.dimension_count", f"a whole number up to {m.d_head}, the size of a head")
+            raise m.error("rope.dimension_count", f"an integer up to {m.d_head}, the head size")
         # The reader multiplies and rounds down.
         fields["partial_rotary_factor"] = math.nextafter(n_turned / m.d_head, 2.0)
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _scaling(m: Metadata) -> dict[str, Any] | None:
-    """The scaling of rotary frequencies, less that of ``rope_freqs.weight``.
-
-    A factor without a type is linear, as in llama.cpp; ``rope.scale_linear`` is its former name.
-    """
+    """Return the RoPE scaling except for ``rope_freqs.weight``; a factor without type is linear."""
     factor = m.amount("rope.scaling.factor", m.amount("rope.scale_linear", None))
-    kind = m.get("rope.scaling.type", "linear")
+    rope_type = m.get("rope.scaling.type", "linear")
     if m.name == "phi3" and "rope_factors_long.weight" in m.tensors:
-        kind = "longrope"  # whatever the file calls it
-    if kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0)):
+        rope_type = "longrope"  # whatever the file calls it
+    if rope_type == "none" or (rope_type == "linear" and factor in (None, 0.0, 1.0)):
         return None
-    if kind == "linear":
+    if rope_type == "linear":
         return {"rope_type": "linear", "factor": factor}
-    if kind not in ("yarn", "longrope"):
+    if rope_type not in ("yarn", "longrope"):
         raise m.unsupported("rope.scaling.type", "none, linear, yarn or longrope")
     fields = {"factor": factor, "original_max_position_embeddings": m.get(_ORIGINAL)}
-    fields |= _yarn(m, factor) if kind == "yarn" else _longrope(m)
-    return {"rope_type": kind} | {name: value for name, value in fields.items() if value is not None}
+    fields |= _yarn(m, factor) if rope_type == "yarn" else _longrope(m)
+    return {"rope_type": rope_type} | {name: value for name, value in fields.items() if value is not None}
 
 
 def _yarn(m: Metadata, factor: float | None) -> dict[str, Any]:
     ext = m.get("rope.scaling.yarn_ext_factor", 1.0)
-    if ext != 1.0 and not (isinstance(ext, float) and ext < 0.0):  # negative: not given
-        raise m.unsupported("rope.scaling.yarn_ext_factor", "1 or nothing: fast frequencies are kept")
+    if ext != 1.0 and not (isinstance(ext, float) and ext < 0.0):  # negative: unset
+        raise m.unsupported("rope.scaling.yarn_ext_factor", "1 or no such field: fast frequencies are kept")
     attention = m.amount("rope.scaling.yarn_attn_factor", None)
     of_all = m.amount("rope.scaling.yarn_log_multiplier", 0.0)
     if of_all and attention is None and factor is not None and factor > 1.0:
@@ -161,14 +157,14 @@ def _longrope(m: Metadata) -> dict[str, Any]:
     names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
     short, long = map(m.numbers_of, names)
     if short is None or long is None:
-        expected = f"another one, or tensors {names[0]!r} and {names[1]!r}"
+        expected = f"another type, or tensors {names[0]!r} and {names[1]!r}"
         raise m.unsupported("rope.scaling.type", expected)
     attention = m.amount("rope.scaling.attn_factor", None)
     return {"short_factor": short, "long_factor": long, "attention_factor": attention}
 
 
 def _windows(m: Metadata) -> dict[str, Any]:
-    """The window, and the layers that have it if the file lists them."""
+    """Return the window, and its layers if the file lists them."""
     fields: dict[str, Any] = {"sliding_window": m.get(_WINDOW)}
     windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
     if fields["sliding_window"] and windowed is not None:
@@ -193,7 +189,7 @@ def _granite(m: Metadata) -> dict[str, Any]:
 
 
 def _rope_parameters(m: Metadata, **fields: Any) -> dict[str, Any]:
-    """A block whose rotary positions are all in ``rope_parameters``, with more fields in there."""
+    """Return a block with RoPE in ``rope_parameters``, together with more fields."""
     block = _block(m)
     rope = block.pop("rope_scaling", {"rope_type": "default"})
     return block | {"rope_parameters": rope | fields | {"rope_theta": block["rope_theta"]}}
@@ -211,7 +207,7 @@ def _gpt_oss(m: Metadata) -> dict[str, Any]:
 
 
 def _gemma2_scale(m: Metadata) -> int:
-    """The largest, 27B, scale by the width that a head would have."""
+    """Return ``query_pre_attn_scalar``; 27B models use d_model / n_head instead of the head size."""
     width, n_head, n_layer = (m.integer(_SIZES[i]) for i in (3, 0, 1))
     return int(width // n_head if n_layer == (46 if m.name == "gemma2" else 62) else m.d_head)
 
@@ -227,12 +223,12 @@ def _gemma3(m: Metadata) -> dict[str, Any]:
 
 
 def _partly_turned(m: Metadata) -> dict[str, Any]:
-    """The fields of a block whose readers take an absent ``partial_rotary_factor`` for less than 1."""
+    """Return a block with ``partial_rotary_factor``, whose default is below 1 in its readers."""
     return {"partial_rotary_factor": 1.0} | _block(m)
 
 
 def _stablelm(m: Metadata) -> dict[str, Any]:
-    m.skip("use_parallel_residual")  # without a norm of its own the second half reads what the first does
+    m.skip("use_parallel_residual")  # implied by the absence of a second norm
     return {
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in m.tensors,
         "qk_layernorm": _has_qk_norm(m),
@@ -271,16 +267,16 @@ def _falcon(m: Metadata) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------------------------------- writing
 
 Keys = dict[str, Any]
-"""Metadata, less the name of the architecture in front."""
+"""Metadata without the architecture prefix."""
 Fields = Mapping[str, Any]
-"""The fields of a config.json that describe the decoder; none where there is no such file."""
+"""The decoder's fields of a config.json; empty without such a file."""
 WrittenRows = dict[str, str | Callable[[Config, Fields], Any]]
-"""Key to the canonical field, which is written unless it is 0, or to what gives the value; None: no key."""
+"""Key to the canonical field, written unless 0, or to a function that returns the value or None."""
 
-_ROUNDED: Final = 7  # digits of a base of rotary frequencies that is computed from them
+_ROUNDED: Final = 7  # digits of a computed RoPE base
 
 
 def _sizes(config: Config, fields: Fields) -> Keys:
@@ -297,7 +293,7 @@ def _sizes(config: Config, fields: Fields) -> Keys:
 
 
 def _base_of(frequencies: list[float], *named: Any) -> float:
-    """The base of frequencies that are not scaled: one of those named, else computed."""
+    """Return the base of unscaled frequencies: one of those named, else computed."""
     size = 2 * len(frequencies)
     for base in named:
         if isinstance(base, int | float) and rotary_frequencies(size, float(base)) == frequencies:
@@ -309,21 +305,21 @@ def _base_of(frequencies: list[float], *named: Any) -> float:
 
 
 def _scaling_of(fields: Fields) -> dict[str, Any]:
-    """``rope_parameters`` or ``rope_scaling``: of layers of several types those of full attention."""
+    """Return ``rope_parameters`` or ``rope_scaling``, for full attention if they differ by layer type."""
     scaling = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     scaling = scaling.get("full_attention", scaling)
     return dict(scaling) if isinstance(scaling, Mapping) else {}
 
 
 def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Array]]:
-    """Keys and tensors of rotary positions."""
+    """Return keys and tensors of RoPE."""
     if config["position"] != "rotary":
         return {}, {}
     size = 2 * len(config["inv_freq"])
     scaling = _scaling_of(fields)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    rope_type = scaling.get("rope_type") or scaling.get("type") or "default"
     named = [scaling.get("rope_theta"), fields.get("rope_theta"), fields.get("rotary_emb_base")]
-    if kind == "default":
+    if rope_type == "default":
         base = _base_of(config["inv_freq"], *named, 10_000.0)
     else:
         base = next((float(base) for base in named if isinstance(base, int | float)), 10_000.0)
@@ -333,11 +329,11 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
         "rope.dimension_count": size,
         "rope.freq_base": base,
     }
-    if kind == "linear":
+    if rope_type == "linear":
         return found | {"rope.scaling.type": "linear", "rope.scaling.factor": scaling["factor"]}, {}
-    if kind == "yarn":
+    if rope_type == "yarn":
         return found | _yarn_keys(scaling, _attention_factor(config)), {}
-    if kind in ("longrope", "su"):
+    if rope_type in ("longrope", "su"):
         return found | _longrope_keys(scaling, fields), {
             f"rope_factors_{part}.weight": np.array(scaling[f"{part}_factor"], np.float32)
             for part in ("short", "long")
@@ -345,13 +341,13 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
     plain = rotary_frequencies(size, base)
     if plain == config["inv_freq"]:
         return found, {}
-    with np.errstate(divide="ignore"):  # pairs that do not turn
+    with np.errstate(divide="ignore"):  # pairs without rotation
         factors = np.asarray(plain) / np.asarray(config["inv_freq"])
     return found, {"rope_freqs.weight": factors.astype(np.float32)}
 
 
 def _attention_factor(config: Config) -> float:
-    """The factor of cosines and sines, which not every file names."""
+    """Return the factor of cosines and sines."""
     return float((config.get("rotary_factors") or [1.0])[0])
 
 
@@ -411,7 +407,7 @@ def _local_base(config: Config, fields: Fields) -> float | None:
     return _base_of(local[0], fields.get("rope_local_base_freq"), 10_000.0) if local else None
 
 
-def _t5_kind(m: Metadata) -> str:
+def _t5_architecture(m: Metadata) -> str:
     by_layer = "dec.blk.1.attn_rel_b.weight" in m.tensors
     return "UMT5ForConditionalGeneration" if by_layer else "T5ForConditionalGeneration"
 
@@ -423,11 +419,10 @@ def _t5_kind(m: Metadata) -> str:
 class Architecture:
     """An architecture of GGUF files.
 
-    `name`: The architecture of transformers that files are read as. `parts`: What the fields of its
-    config.json are, less ``vocab_size`` and ``tie_word_embeddings``: rows, or from the metadata to fields.
-    `tensors`: As of `Family`. `written`: Keys beside those of sizes and positions. `fused`: Files are written
-    with queries, keys and values in one matrix. `also`: Architectures of transformers that are written as
-    this one, too. `chosen`: From the metadata to the name, where it may be another one.
+    `name`: The equivalent architecture in transformers. `parts`: Rows of, or functions to, the fields of its
+    config.json, except ``vocab_size`` and ``tie_word_embeddings``. `tensors`: As in `Family`. `written`: Keys
+    besides sizes and positions. `fused`: Write queries, keys and values as one matrix. `also`: Other
+    architectures of transformers that are written as this one. `chosen`: From the metadata to another `name`.
     """
 
     name: str
@@ -441,11 +436,11 @@ class Architecture:
     chosen: Callable[[Metadata], str] | None = None
 
     def architecture(self, metadata: Metadata) -> str:
-        """The name of the architecture of transformers."""
+        """Return the architecture's name in transformers."""
         return self.name if self.chosen is None else self.chosen(metadata)
 
     def fields(self, metadata: Metadata) -> dict[str, Any]:
-        """The fields of a config.json."""
+        """Return the fields of a config.json."""
         found: dict[str, Any] = {}
         typed: dict[Any, Any] = {_EPSILON: metadata.amount} | dict.fromkeys(_SIZES, metadata.integer)
         for part in self.parts:
@@ -457,7 +452,7 @@ class Architecture:
         return found
 
     def family(self, like: Family) -> Family:
-        """How files are read: the configuration as one of transformers, tensors by their names here."""
+        """Return a family with the configuration of `like` and the tensor names of GGUF."""
         own: dict[str, Any] = {"prefix": "", "head": "output", "renamed": {}, "left_out": (), "settled": None}
         return dataclasses.replace(like, tensors=self.tensors, **own)
 
@@ -585,23 +580,23 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "t5": Architecture(
         "T5ForConditionalGeneration", (_T5,), _t5_tensors, _T5_KEYS,
-        chosen=_t5_kind,
+        chosen=_t5_architecture,
         also=("MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
     ),
 }  # fmt: skip
-"""What ``general.architecture`` may be."""
+"""Supported values of ``general.architecture``."""
 
 WRITTEN: Final[Mapping[str, str]] = {
     name: ggml for ggml, one in ARCHITECTURES.items() for name in (one.name, *one.also)
 }
-"""Architectures of transformers to their name in GGUF files."""
+"""Architectures of transformers to their names in GGUF files."""
 
 
 def architecture_of(name: Any, file: Path) -> Architecture:
-    """The architecture that a file names."""
+    """Return the architecture that a file names."""
     field, noun = "general.architecture", "metadata field"
     if not isinstance(name, str) or not name:
-        raise CheckpointError.of(file, field, name, "the name of one", noun=noun)
+        raise CheckpointError.of(file, field, name, "the name of an architecture", noun=noun)
     if name not in ARCHITECTURES:
         expected = f"one of {', '.join(sorted(ARCHITECTURES))}"
         raise UnsupportedModelError.of(file, field, name, expected, noun=noun)
@@ -609,7 +604,7 @@ def architecture_of(name: Any, file: Path) -> Architecture:
 
 
 def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
-    """The configuration with what the tensors of the file say: biases, the head, factors of frequencies."""
+    """Return the configuration completed by the file's tensors: biases, head, frequency factors."""
     tensors = metadata.tensors
     config = config | {"tied": "output.weight" not in tensors}
     if config.get("encoder") is None:
@@ -627,10 +622,7 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 
 
 def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
-    """The metadata of a model of an architecture of `WRITTEN`, with these `fields` of its config.json.
-
-    Returns ``general.architecture``, keys and values, and tensors that belong to the configuration, f32.
-    """
+    """Return ``general.architecture``, metadata, and f32 tensors; `fields` are those of config.json."""
     name = WRITTEN[architecture]
     rotation, tensors = _rotation_keys(config, fields)
     keys = _sizes(config, fields) | rotation

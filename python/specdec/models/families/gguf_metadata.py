@@ -1,4 +1,4 @@
-"""The metadata of a model in a GGUF file, and what is done about keys that no architecture reads."""
+"""Metadata of a model in a GGUF file, and handling of unread keys."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import numpy as np
 from specdec.fields import MetadataFields
 from specdec.models.families.family import Config, wrong_shape
 
-# A longer array is no value by layer, and as a list it would take many times the memory of the file.
+# Longer arrays are not per-layer values, and as lists would take many times the memory of the file.
 _MOST_LAYERS: Final = 10_000
 
 
 class Metadata(MetadataFields):
-    """The metadata of a model, without the `name` of its architecture in front, and its tensors.
-
-    A value that a file gives for each layer counts as one number where the layers agree. `used`: The tensors
-    that were read with the configuration, see `numbers_of`.
-    """
+    """Metadata of a model without the prefix of its architecture, and its tensors; `used` by `numbers_of`."""
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
         arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
@@ -31,10 +27,10 @@ class Metadata(MetadataFields):
         self.used: set[str] = set()
 
     def raw(self, name: str) -> Any:
-        """The value, None if absent; of a list the number that all layers share."""
+        """Return a value, or the number that all layers of a list share; None if absent."""
         value = super().raw(name)
         if isinstance(value, np.ndarray):
-            raise self.unsupported(name, f"at most {_MOST_LAYERS} values, one for each layer")
+            raise self.unsupported(name, f"at most {_MOST_LAYERS} values, one per layer")
         if not isinstance(value, list):
             return value
         if not value or any(one != value[0] for one in value[1:]):
@@ -42,29 +38,23 @@ class Metadata(MetadataFields):
         return value[0]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value; ``default`` if absent."""
+        """Return a value, or ``default`` if absent."""
         value = self.raw(key)
         return default if value is None else value
 
     def pattern(self, key: str, n: int) -> list[bool] | None:
-        """Which of n layers have a window; None if absent.
-
-        Files give a value for each layer, or a period: the last layer of each has none.
-        """
+        """Return which of `n` layers have a window, from a list or period (last layer without), or None."""
         value = super().raw(key)
         if value is None:
             return None
         if type(value) is int and value > 0:
             return [i % value < value - 1 for i in range(n)]
         if not isinstance(value, list) or len(value) != n:
-            raise self.error(key, f"{n} values, one for each layer, or a period")
+            raise self.error(key, f"{n} values, one per layer, or a period")
         return [bool(flag) for flag in value]
 
     def numbers_of(self, name: str, n: int | None = None) -> list[float] | None:
-        """The numbers of a vector that belongs to the configuration; None if there is no such tensor.
-
-        ``n`` is how many there must be.
-        """
+        """Return the `n` numbers of a vector in the configuration; None if there is no such tensor."""
         tensor = self.tensors.get(name)
         if tensor is None:
             return None
@@ -75,21 +65,21 @@ class Metadata(MetadataFields):
 
     @property
     def d_head(self) -> int:
-        """The size of a head."""
+        """Head size."""
         if self.raw("attention.key_length") is None:
             n_head, width = self.integer("attention.head_count"), self.integer("embedding_length")
             if width % n_head:
-                raise self.error("embedding_length", f"a multiple of the heads, {n_head}")
+                raise self.error("embedding_length", f"a multiple of the number of heads, {n_head}")
             return int(width // n_head)
         size: int = self.integer("attention.key_length")
         if self.get("attention.value_length", size) != size:
-            raise self.unsupported("attention.value_length", f"{size}, as keys have")
+            raise self.unsupported("attention.value_length", f"{size}, the size of keys")
         return size
 
 
-# ----------------------------------------------------------------------------------- keys that are not read
+# ------------------------------------------------------------------------------------------ unread keys
 
-# Keys that the shapes of tensors repeat, that describe how a file was made, or that only embeddings need.
+# Keys that follow from tensor shapes, describe how a file was made, or matter only for embedding models.
 HARMLESS: Final = frozenset(
     {
         "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon",
@@ -105,7 +95,7 @@ def _one_of(*values: Any) -> Callable[[Metadata, Any], bool]:
     return lambda m, value: value in values
 
 
-# Keys that change the computation, where an architecture does not read them, by the only value that does not.
+# Neutral values of keys that change the computation, where the architecture does not read them.
 _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
     (0,): (
         "attention.clamp_kqv", "attention.kv_lora_rank", "attention.max_alibi_bias", "attention.q_lora_rank",
@@ -121,14 +111,14 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
     ),
     (True,): ("attention.causal", "expert_weights_norm"),
 }  # fmt: skip
-# The same, by whether a value changes nothing.
+# The same as predicates.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     **{key: _one_of(*values) for values, keys in _VALUES.items() for key in keys},
     "attention.key_length_swa": lambda m, value: value == m.get("attention.key_length"),
     "attention.scale": lambda m, value: value == 0 or math.isclose(value, m.d_head**-0.5, rel_tol=1e-6),
     "attention.sliding_window": lambda m, value: value == 0 or value >= m.integer("context_length"),
     "attention.value_length_swa": lambda m, value: value == m.get("attention.key_length"),
-    # softmax of all logits, or (3) of the chosen ones: the same once weights are made to sum to 1
+    # softmax over all logits or (3) over the chosen ones: equal after renormalization
     "expert_gating_func": lambda m, value: value in ((0, 1, 3) if m.name in ("llama", "gpt-oss") else (0, 1)),
     "rope.dimension_count_swa": lambda m, value: value == m.get("rope.dimension_count"),
     "rope.freq_base_swa": lambda m, value: value == m.get("rope.freq_base", 10_000.0),
@@ -136,7 +126,7 @@ _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
 }
 
 
-# Sizes that some readers of configurations imply, and files give nevertheless.
+# Sizes that some readers imply and files state anyway.
 _SIZES: Final = {
     "attention.head_count": "n_head",
     "attention.head_count_kv": "n_kv_head",
@@ -146,22 +136,22 @@ _SIZES: Final = {
 
 
 def check_keys(metadata: Metadata, config: Config) -> None:
-    """Refuse keys that change the computation and that are not in the configuration that was read."""
+    """Refuse keys that change the computation but are not part of the configuration."""
     for name, field in _SIZES.items():
         value = metadata.get(name)
         if value is not None and value != config[field]:
-            raise metadata.unsupported(name, f"{config[field]}, as {metadata.name!r} implies")
+            raise metadata.unsupported(name, f"{config[field]}, implied by {metadata.name!r}")
     parallel = metadata.get("use_parallel_residual")
     if parallel is not None and bool(parallel) != (config.get("parallel", "no") != "no"):
-        raise metadata.unsupported("use_parallel_residual", f"{not parallel}, as the tensors show")
+        raise metadata.unsupported("use_parallel_residual", f"{not parallel}, according to the tensors")
     for key in metadata.unread(HARMLESS):
         name = key.removeprefix(f"{metadata.name}.")
         if name in _COMPUTED:
             value = metadata.get(name)
             if not isinstance(value, int | float) or not _COMPUTED[name](metadata, value):
-                raise metadata.unsupported(name, f"nothing, as {metadata.name!r} is read without it")
+                raise metadata.unsupported(name, f"no such field: not supported for {metadata.name!r}")
     pattern = "attention.sliding_window_pattern"
     if not metadata.get("attention.sliding_window"):
-        metadata.skip(pattern)  # of no window
+        metadata.skip(pattern)  # no window
     elif f"{metadata.name}.{pattern}" in metadata.unread():
-        raise metadata.unsupported(pattern, "nothing: all layers have the window")
+        raise metadata.unsupported(pattern, "no such field: all layers have the window")

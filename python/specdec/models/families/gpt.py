@@ -1,4 +1,4 @@
-"""GPT-2 and families with its block: LayerNorm, biases, positions learned, rotary, or by distance (ALiBi)."""
+"""GPT-2 and families with its block: LayerNorm, biases, and learned, rotary or ALiBi positions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _MPT = fused_rows(f"{_MPT_LAYER}.attn.Wqkv") | named(
 
 
 def gpt_like(sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
-    """A GPT block: LayerNorm before each half, biases, a feed-forward without gate; with other switches."""
+    """Return a GPT block (pre-LayerNorm, biases, ungated MLP) with other switches."""
     return {
         **sizes,
         "norm": "layer",
@@ -112,11 +112,7 @@ def _read(
     tied: bool = True,
     **switches: Any,
 ) -> dict[str, Any]:
-    """The same of a file, whose absent ``tie_word_embeddings`` means ``tied``.
-
-    ``learned`` is the field of the length of learned positions, ``activation_field`` that of the activation,
-    with its default.
-    """
+    """Read a GPT block; `learned` is the field of learned positions, `tied` a default."""
     if learned:
         switches |= {"n_ctx": reader.whole_context(learned), "position": "learned"}
     if activation_field is not None:
@@ -141,7 +137,7 @@ _GPT2_SIZES: dict[str, Any] = {
 def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     fields.require("scale_attn_weights", True, because="attention is scaled by 1/sqrt(d_head)")
-    fields.require("reorder_and_upcast_attn", False, because="there is one order of computation")
+    fields.require("reorder_and_upcast_attn", False, because="the order of computation is fixed")
     sizes = reader.sizes(**_GPT2_SIZES)
     scales: dict[str, Any] = {}
     if fields.boolean("scale_attn_by_inverse_layer_idx", default=False):
@@ -161,17 +157,17 @@ def _read_bigcode(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _neo_windows(reader: ConfigReader, n_layer: int) -> list[int]:
-    """``attention_types``: groups of names, "global" or "local", each with how often it is repeated."""
+    """Read ``attention_types``: groups of "global" or "local" and their repetitions."""
     fields = reader.fields
     groups: Any = fields.raw("attention_types")
     names: list[str] = []
     if groups is None:
         groups = [[["global", "local"], n_layer // 2]]
     try:
-        for kinds, times in groups:
-            if not isinstance(times, int) or times * len(kinds) > n_layer:
+        for layer_types, times in groups:
+            if not isinstance(times, int) or times * len(layer_types) > n_layer:
                 raise ValueError
-            names += list(kinds) * times
+            names += list(layer_types) * times
         if len(names) != n_layer or not set(names) <= {"global", "local"}:
             raise ValueError
     except (TypeError, ValueError) as error:
@@ -194,14 +190,14 @@ def _read_neo(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_opt(reader: ConfigReader) -> dict[str, Any]:
-    """OPT-350M has norms of the stream after each half, and embeddings that are projected."""
+    """Read OPT; OPT-350M has post-norms of the residual stream and projected embeddings."""
     fields = reader.fields
     before = fields.boolean("do_layer_norm_before", default=True)
     affine = fields.boolean("layer_norm_elementwise_affine", default=True)
     sizes = reader.sizes(n_kv_head=None, d_ff="ffn_dim", d_head=None)
     projected = fields.integer("word_embed_proj_dim", default=sizes["d_model"]) != sizes["d_model"]
     tied = fields.boolean("tie_word_embeddings", default=True)
-    fields.skip("_remove_final_layer_norm")  # of a model that has one
+    fields.skip("_remove_final_layer_norm")  # irrelevant without final norm
     return gpt_like(
         sizes,
         n_ctx=reader.whole_context("max_position_embeddings"),
@@ -219,10 +215,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ProjectedTable(FileTensor):
-    """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
-
-    The product is that of the row kernels. The projection is [d_model, width], ``transposed`` the other way.
-    """
+    """A table [n_vocab, width] times a projection [d_model, width], or ``transposed``, by the row kernels."""
 
     table: FileTensor
     projection: FileTensor
@@ -230,24 +223,24 @@ class ProjectedTable(FileTensor):
 
     @classmethod
     def of(cls, table: FileTensor, projection: FileTensor, transposed: bool = False) -> ProjectedTable:
-        """Return the product, whose bytes are those of both."""
+        """Return the product of two tensors."""
         shape = table.shape[0], projection.shape[1 if transposed else 0]
         n_bytes = table.n_bytes + projection.n_bytes
-        place = table.opened, table.name, "F32", shape, table.start, n_bytes
-        return cls(*place, table, projection, transposed)
+        location = table.opened, table.name, "F32", shape, table.start, n_bytes
+        return cls(*location, table, projection, transposed)
 
     @property
     def files(self) -> set[Path]:
-        """The paths of both."""
+        """Paths of both tensors."""
         return {self.file, self.projection.file}
 
     def check(self, numbers: str = "") -> None:
-        """Refuse factors in other formats than f32, f16 and bf16."""
+        """Refuse factors other than f32, f16 and bf16."""
         self.table.check(numbers)
         self.projection.check(numbers)
 
     def file_rows(self, index: int | None = None) -> None:
-        """None: the file has other numbers; see `FileTensor`."""
+        """Return None, as the file does not hold the product; see `FileTensor`."""
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
         """Return the product."""
@@ -258,10 +251,7 @@ class ProjectedTable(FileTensor):
 
 
 def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Put projected tables in the place of a table of tokens and a head, where the files hold projections.
-
-    A head that the files do not hold is the table; projected, the two differ.
-    """
+    """Replace token embedding and head by projected tables, if the files hold projections."""
     names = ("embed_tokens", "project_in", "project_out")
     table, into, out = (f"model.decoder.{name}.weight" for name in names)
     head = "lm_head.weight"
@@ -288,7 +278,7 @@ def _f32(tensor: Any) -> NDArray[np.float32]:
 
 
 def _read_neox(reader: ConfigReader) -> dict[str, Any]:
-    """Parallel halves of a layer, rotary positions in a part of each head."""
+    """Read GPT-NeoX: parallel attention and MLP, RoPE on part of each head."""
     fields, sizes = reader.fields, reader.sizes(n_kv_head=None, d_head=None)
     turning = reader.rotation(
         sizes["d_head"], theta_name="rotary_emb_base", partial=True, fraction=0.25, fraction_name="rotary_pct"
@@ -304,7 +294,7 @@ def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(**_GPT2_SIZES)
     d_rotary = fields.integer("rotary_dim", minimum=2, maximum=sizes["d_head"], default=64)
     if d_rotary % 2:
-        raise fields.error("rotary_dim", "an even number: rotary positions turn pairs")
+        raise fields.error("rotary_dim", "an even number: RoPE rotates pairs")
     return _read(
         reader, sizes, n_ctx=reader.context("n_positions"), position="rotary",
         inv_freq=rotary_frequencies(d_rotary, 10_000.0), activation_field=("activation_function", "gelu_new"),
@@ -322,11 +312,11 @@ def _read_phi(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------- scores that fall by distance
+# ------------------------------------------------------------------------------------------------- ALiBi
 
 
 def _slopes(n_head: int) -> list[float]:
-    """ALiBi's slopes (arXiv 2108.12409): a geometric series; for other than powers of two, of two of them."""
+    """Return ALiBi's slopes (arXiv 2108.12409): a geometric series, or two if not a power of two."""
     power = 2 ** math.floor(math.log2(n_head))
     base = 2.0 ** -(8.0 / power)
     slopes = [base**i for i in range(1, power + 1)]
@@ -335,20 +325,20 @@ def _slopes(n_head: int) -> list[float]:
 
 
 def _mpt_slopes(n_head: int, bias_max: int) -> list[float]:
-    """The same where the series is always that of the next power of two, its odd places first."""
+    """Return MPT's slopes: the series of the next power of two, odd indices first."""
     power = 2 ** math.ceil(math.log2(n_head))
     slopes = [2.0 ** -(i * bias_max / power) for i in range(1, power + 1)]
     return slopes if power == n_head else (slopes[1::2] + slopes[::2])[:n_head]
 
 
 def _name(fields: Fields, one: str, other: str) -> str:
-    """Which of two names a size has in this file."""
+    """Return which of two names the file uses."""
     return other if fields.has(other) and not fields.has(one) else one
 
 
 def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
-    because = "the stream goes on without norms"
+    because = "the residual is taken before the norm"
     fields.require("apply_residual_connection_post_layernorm", False, because=because)
     names = {
         "d_model": _name(fields, "hidden_size", "n_embed"),
@@ -367,11 +357,11 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
     attention = ConfigReader(fields.object("attn_config") or fields.empty("attn_config"))
     inner = attention.fields
     inner.require("alibi", True, because="positions are those of ALiBi")
-    inner.require("attn_type", "multihead_attention", because="each head has keys and values")
+    inner.require("attn_type", "multihead_attention", because="each head has its own keys and values")
     inner.require("qk_ln", False, because="queries and keys have no norms")
-    inner.require("prefix_lm", False, because="a decoder attends to what came before")
+    inner.require("prefix_lm", False, because="attention is causal")
     fields.require("no_bias", True, because="MPT has no biases")
-    fields.require("logit_scale", None, because="logits have no factor")
+    fields.require("logit_scale", None, because="logits are not scaled")
     fields.require("expansion_ratio", 4, because="the feed-forward is four times as wide")
     names = {"d_model": "d_model", "n_head": "n_heads", "n_layer": "n_layers", "d_ff": "d_ff"}
     sizes = reader.sizes(**_GPT2_SIZES | names)
@@ -387,7 +377,7 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
 def _falcon_parallel(reader: ConfigReader) -> str:
     fields = reader.fields
     new = fields.boolean("new_decoder_architecture", default=False)
-    fields.skip("num_ln_in_parallel_attn", "multi_query")  # where the others decide
+    fields.skip("num_ln_in_parallel_attn", "multi_query")  # other fields may decide
     if not fields.boolean("parallel_attn", default=True):
         if new:
             raise fields.unsupported("parallel_attn", "true: the new architecture is parallel")
@@ -399,7 +389,7 @@ def _falcon_parallel(reader: ConfigReader) -> str:
 
 
 def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
-    """Most Falcons have rotary positions, the first had ALiBi."""
+    """Read Falcon, with RoPE or, in the first models, ALiBi."""
     fields = reader.fields
     sizes = reader.sizes(
         d_model=_name(fields, "hidden_size", "n_embed"),

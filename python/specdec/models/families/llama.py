@@ -1,4 +1,4 @@
-"""Llama, and the families that are its block with other switches: of Mistral to StarCoder 2."""
+"""Llama and families with its block and other switches, from Mistral to StarCoder 2."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _STARCODER2 = LLAMA | named(_LAYER, mlp_up=".mlp.c_fc", mlp_down=".mlp.c_proj")
 
 
 def rotary(*rotations: Rotation) -> dict[str, Any]:
-    """Return the canonical fields of rotary positions."""
+    """Return the canonical fields of RoPE."""
     first, *more = rotations
     found: dict[str, Any] = {"n_ctx": first.n_ctx, "position": "rotary", "inv_freq": first.inv_freq}
     if more:
@@ -80,11 +80,10 @@ def llama_like(
     bias: bool | None = None,
     **switches: Any,
 ) -> dict[str, Any]:
-    """A Llama block: RMSNorm before each half, rotary positions, a gated feed-forward; with other switches.
+    """Read a Llama block (pre-RMSNorm, RoPE, gated MLP) with other switches.
 
-    ``turning`` are the frequencies of rotary positions; ``eps_field`` is the field of the norms' epsilon, if
-    there is one; ``theta``, ``norm_eps``, ``tied`` and ``bias`` are what absent fields mean. ``bias`` None:
-    there is no field of attention's biases.
+    ``turning``: RoPE; ``eps_field``: field of the norm's epsilon, if any; ``theta``, ``norm_eps``, ``tied``
+    and ``bias``: defaults. ``bias`` None: no field for attention biases.
     """
     fields = reader.fields
     sizes = sizes or reader.sizes()
@@ -106,24 +105,27 @@ def llama_like(
 
 
 def _two_rotations(
-    reader: ConfigReader, d_head: int, kinds: Sequence[str], theta: float, /, **sliding: Any
+    reader: ConfigReader, d_head: int, layer_types: Sequence[str], theta: float, /, **sliding: Any
 ) -> dict[str, Any]:
-    """Frequencies of layers without windows, and, by the arguments ``sliding``, of layers with them."""
+    """Return RoPE of full-attention layers and, with arguments ``sliding``, of sliding-window layers."""
     full = reader.rotation(d_head, layer_type="full_attention", theta=theta)
     other = reader.rotation(d_head, layer_type="sliding_attention", scaled=False, **sliding)
-    return {"turning": (full, other), "rotations": [int(kind != "full_attention") for kind in kinds]}
+    return {
+        "turning": (full, other),
+        "rotations": [int(layer_type != "full_attention") for layer_type in layer_types],
+    }
 
 
 # -------------------------------------------------------------------------------- Llama, Mistral, Granite
 
 
 def _same_attention_in_all_layers(reader: ConfigReader) -> None:
-    kinds = reader.fields.raw("layer_types")
-    if isinstance(kinds, list):
-        if not all(isinstance(kind, str) for kind in kinds):
+    layer_types = reader.fields.raw("layer_types")
+    if isinstance(layer_types, list):
+        if not all(isinstance(layer_type, str) for layer_type in layer_types):
             raise reader.fields.error("layer_types", "a list of names")
-        if len(set(kinds)) > 1:
-            raise reader.fields.unsupported("layer_types", "one kind of attention in all layers")
+        if len(set(layer_types)) > 1:
+            raise reader.fields.unsupported("layer_types", "the same attention type in all layers")
 
 
 def _llama(reader: ConfigReader) -> dict[str, Any]:
@@ -146,12 +148,12 @@ def _mistral(reader: ConfigReader) -> dict[str, Any]:
 def _ministral(reader: ConfigReader) -> dict[str, Any]:
     _without_biases(reader, "MinistralForCausalLM")
     sizes = reader.sizes(absent_kv_head=8)
-    kinds = reader.layer_types(sizes["n_layer"], ["sliding_attention"] * sizes["n_layer"])
-    return llama_like(reader, sizes=sizes, **reader.windows(kinds, default=4096))
+    layer_types = reader.layer_types(sizes["n_layer"], ["sliding_attention"] * sizes["n_layer"])
+    return llama_like(reader, sizes=sizes, **reader.windows(layer_types, default=4096))
 
 
 def _ministral3(reader: ConfigReader) -> dict[str, Any]:
-    """YaRN, and queries that grow with the position."""
+    """Read Ministral 3: YaRN, and queries scaled by position."""
     _without_biases(reader, "Ministral3ForCausalLM")
     sizes = reader.sizes(absent_kv_head=8, default_d_head=128)
     rope = reader.fields.inner("rope_parameters")
@@ -163,16 +165,16 @@ def _ministral3(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _mistral3(reader: ConfigReader) -> dict[str, Any]:
-    """The decoder of a model that also sees."""
+    """Read the decoder of a vision-language Mistral."""
     readers = {"mistral": _mistral, "ministral3": _ministral3}
-    kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
-    if kind == "ministral3":
+    model_type = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
+    if model_type == "ministral3":
         reader = reader.with_absent(FAMILIES["Ministral3ForCausalLM"].absent)
-    return readers[kind](reader)
+    return readers[model_type](reader)
 
 
 def _smollm3(reader: ConfigReader) -> dict[str, Any]:
-    """No positions in every fourth layer."""
+    """Read SmolLM3: no positions in every fourth layer."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
     n_layer = sizes["n_layer"]
     turns = fields.raw("no_rope_layers")
@@ -183,16 +185,16 @@ def _smollm3(reader: ConfigReader) -> dict[str, Any]:
         raise fields.error("no_rope_layers", f"0 or 1 for each of {n_layer} layers")
     fields.skip("no_rope_layer_interval", "max_window_layers")
     windowed = fields.boolean("use_sliding_window", default=False)
-    kinds = ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
+    layer_types = ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
     return llama_like(
         reader, sizes=sizes, theta=2_000_000.0, tied=True, bias=False,
         mlp_bias=fields.boolean("mlp_bias", default=False), rotations=[0 if turn else -1 for turn in turns],
-        **reader.windows(reader.layer_types(n_layer, kinds)),
+        **reader.windows(reader.layer_types(n_layer, layer_types)),
     )  # fmt: skip
 
 
 def _granite(reader: ConfigReader) -> dict[str, Any]:
-    """Four factors: of embeddings, scores, what is added to the stream, and logits."""
+    """Read Granite: factors of embeddings, scores, residuals and logits."""
     fields, sizes = reader.fields, reader.sizes()
     return llama_like(
         reader,
@@ -210,50 +212,50 @@ def _granite(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _qwen2(reader: ConfigReader, *, d_head: int | None = None, **switches: Any) -> dict[str, Any]:
-    """Windows from ``max_window_layers`` on, if they are used at all."""
+    """Read Qwen 2: windows, if enabled, start at layer ``max_window_layers``."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=32, default_d_head=d_head)
     windows = reader.without_windows()
     if fields.boolean("use_sliding_window", default=False):
         first, n_layer = fields.integer("max_window_layers", minimum=0, default=28), sizes["n_layer"]
-        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
-        windows = reader.windows(reader.layer_types(n_layer, kinds), default=4096)
+        layer_types = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
+        windows = reader.windows(reader.layer_types(n_layer, layer_types), default=4096)
     return llama_like(reader, sizes=sizes, **windows, **switches)
 
 
 def _mimo(reader: ConfigReader) -> dict[str, Any]:
-    """The block of Qwen 2. `specdec.drafts.MTP` reads its head for multi-token prediction."""
+    """Read MiMo, which has Qwen 2's block; `specdec.drafts.MTP` reads its MTP head."""
     reader.fields.require("attention_bias", True, because="queries, keys and values have biases")
     return _qwen2(reader, qkv_bias=True)
 
 
 def _olmo(reader: ConfigReader) -> dict[str, Any]:
-    """LayerNorm without weights."""
+    """Read OLMo: LayerNorm without weights."""
     return llama_like(
         reader, bias=False, qkv_limit=reader.optional_number("clip_qkv"), norm="layer", eps_field=None,
         norm_eps=1e-5, norm_weight=False, norm_bias=False,
     )  # fmt: skip
 
 
-# Norms of outputs, and of whole queries and keys.
+# Post-norms, and norms of whole queries and keys.
 _olmo2 = partial(llama_like, bias=False, norm_eps=1e-5, norm_position="after", qk_norm="whole")
 
 
 def _olmo3(reader: ConfigReader) -> dict[str, Any]:
     sizes, theta = reader.sizes(), 500_000.0
-    kinds = reader.layer_types(sizes["n_layer"], 4)
-    turning = _two_rotations(reader, sizes["d_head"], kinds, theta, theta=theta)
-    return _olmo2(reader, sizes=sizes, **turning, **reader.windows(kinds, default=4096))
+    layer_types = reader.layer_types(sizes["n_layer"], 4)
+    turning = _two_rotations(reader, sizes["d_head"], layer_types, theta, theta=theta)
+    return _olmo2(reader, sizes=sizes, **turning, **reader.windows(layer_types, default=4096))
 
 
 def _phi3(reader: ConfigReader) -> dict[str, Any]:
-    """Fused matrices, LongRoPE."""
+    """Read Phi-3: fused matrices, LongRoPE."""
     sizes = reader.sizes()
     turning = reader.rotation(
         sizes["d_head"],
         partial=True,
         original_n_ctx=reader.fields.integer("original_max_position_embeddings", default=4096),
-        # Former files call LongRoPE "su" or "yarn".
-        kinds={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
+        # Old files call LongRoPE "su" or "yarn".
+        rope_types={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
     )
     windows = reader.windows(["sliding_attention"])
     return llama_like(reader, sizes=sizes, turning=(turning,), norm_eps=1e-5, **windows)
@@ -263,13 +265,13 @@ def _phi3(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma_like(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
-    """What Gemma 1, 2 and 3 share: scaled embeddings, and norm weights stored less 1."""
+    """Read what Gemma 1, 2 and 3 share: scaled embeddings, norm weights stored minus 1."""
     scale = math.sqrt(sizes["d_model"])
     return llama_like(reader, sizes=sizes, tied=True, bias=False, embedding_scale=scale, **switches)
 
 
 def _gemma(reader: ConfigReader) -> dict[str, Any]:
-    # "gelu" in the first files means the tanh form, as hidden_activation, which came later, says.
+    # "gelu" in the first files means the tanh approximation, as hidden_activation in later files shows.
     names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
     name = "hidden_activation" if reader.fields.raw("hidden_activation") is not None else "hidden_act"
     reader.fields.skip("hidden_act", "hidden_activation")
@@ -278,9 +280,13 @@ def _gemma(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma2_like(
-    reader: ConfigReader, sizes: dict[str, Any], kinds: Sequence[str], caps: tuple[float, float], **more: Any
+    reader: ConfigReader,
+    sizes: dict[str, Any],
+    layer_types: Sequence[str],
+    caps: tuple[float, float],
+    **more: Any,
 ) -> dict[str, Any]:
-    """What Gemma 2 and 3 share; ``caps`` of scores and logits are what absent fields mean."""
+    """Read what Gemma 2 and 3 share; ``caps``: default soft caps of scores and logits."""
     scale = reader.fields.number("query_pre_attn_scalar", default=256.0) ** -0.5
     return _gemma_like(
         reader,
@@ -290,7 +296,7 @@ def _gemma2_like(
         score_scales=[scale] * sizes["n_layer"],
         attn_softcap=reader.optional_number("attn_logit_softcapping", caps[0]),
         logit_softcap=reader.optional_number("final_logit_softcapping", caps[1]),
-        **reader.windows(kinds, default=4096),
+        **reader.windows(layer_types, default=4096),
         **more,
     )
 
@@ -301,17 +307,17 @@ def _gemma2(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma3(reader: ConfigReader) -> dict[str, Any]:
-    """Frequencies of their own in the layers with windows; norms of queries and keys."""
+    """Read Gemma 3: separate RoPE in sliding-window layers; query and key norms."""
     sizes = reader.sizes(absent_kv_head=4, default_d_head=256)
     period = reader.fields.integer("sliding_window_pattern", default=6)
-    kinds = reader.layer_types(sizes["n_layer"], period)
+    layer_types = reader.layer_types(sizes["n_layer"], period)
     local = {"theta_name": "rope_local_base_freq"}
-    turning = _two_rotations(reader, sizes["d_head"], kinds, 1_000_000.0, **local)
-    return _gemma2_like(reader, sizes, kinds, (0.0, 0.0), qk_norm="head", **turning)
+    turning = _two_rotations(reader, sizes["d_head"], layer_types, 1_000_000.0, **local)
+    return _gemma2_like(reader, sizes, layer_types, (0.0, 0.0), qk_norm="head", **turning)
 
 
 def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
-    """Parallel halves, LayerNorm without biases, interleaved rotary positions."""
+    """Read what Cohere models share: parallel attention and MLP, LayerNorm without biases."""
     return llama_like(
         reader, tied=True, bias=False, parallel="one_norm", norm="layer", eps_field="layer_norm_eps",
         norm_eps=1e-5, norm_bias=False, logit_scale=reader.fields.number("logit_scale", default=0.0625),
@@ -325,11 +331,13 @@ def _cohere(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _cohere2(reader: ConfigReader) -> dict[str, Any]:
-    """Windows with rotary positions, and every fourth layer without either."""
+    """Read Cohere 2: windows with RoPE, and every fourth layer without either."""
     sizes = reader.sizes()
-    kinds = reader.layer_types(sizes["n_layer"], reader.fields.integer("sliding_window_pattern", default=4))
-    rotations = [0 if kind == "sliding_attention" else -1 for kind in kinds]
-    return _cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(kinds, default=4096))
+    layer_types = reader.layer_types(
+        sizes["n_layer"], reader.fields.integer("sliding_window_pattern", default=4)
+    )
+    rotations = [0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types]
+    return _cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(layer_types, default=4096))
 
 
 def _stablelm(reader: ConfigReader) -> dict[str, Any]:
@@ -359,7 +367,7 @@ _COHERE2_HARMLESS = (
     "layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct",
     "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding",
 )  # fmt: skip
-# The class ignores these.
+# Ignored by the class.
 _STARCODER2_HARMLESS = (
     "activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
     "scale_attention_softmax_in_fp32", "scale_attn_weights",

@@ -21,12 +21,12 @@ def stacked(
     take_turns: bool = False,
     inputs_first: bool = False,
     suffixes: Mapping[str, str] | None = None,
-    kind: type[Named] = Named,
+    entry_type: type[Named] = Named,
 ) -> Named:
-    """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
+    """Return the entry of one expert in a tensor [n_experts, rows, columns] or [n_experts, rows].
 
-    `part`: 0 or 1: gate or up of a tensor that holds both; None: it holds one matrix. `take_turns`: Rows of
-    gate and up take turns. `inputs_first`: The tensor is [n_experts, columns, rows].
+    `part`: 0 or 1 for gate or up in a tensor of both; None: one matrix. `take_turns`: Gate and up rows
+    alternate. `inputs_first`: The tensor is [n_experts, columns, rows].
     """
 
     def shape_there(shape: Shape, config: Config) -> Shape:
@@ -39,29 +39,28 @@ def stacked(
             return array
         return array[part::2] if take_turns else array[part * shape[0] :][: shape[0]]
 
-    keeps_rows = not inputs_first and kind is Named
+    keeps_rows = not inputs_first and entry_type is Named
     suffixes = {".weight": "", ".bias": "_bias"} if suffixes is None else suffixes
-    return kind(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
+    return entry_type(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
 
 
 # ------------------------------------------------------------------------------------------------ MXFP4
 
-# Experts of all layers: a bound that keeps a lying config.json from costing memory before the weights' shapes
-# expose it.
+# Bound of experts in all layers, against a wrong config.json.
 _MAX_EXPERTS: Final = 1 << 15
 
 _BLOCK: Final = 32
 _E2M1: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 _CODES: Final = np.concatenate([_E2M1, -_E2M1])
-# Both values of a byte, that of its low half first.
+# Both values of a byte, low half first.
 _PAIRS: Final = np.stack([_CODES[np.arange(256) & 15], _CODES[np.arange(256) >> 4]], axis=1)
 
 
 def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """Numbers in MXFP4 (OCP Microscaling Formats 1.0) as bf16, which holds each of them exactly.
+    """Dequantize MXFP4 (OCP Microscaling Formats 1.0) to bf16, exactly.
 
-    `blocks` [..., n_blocks, 16]: 32 codes of 4 bits, E2M1, in each block, two in a byte, the low half first.
-    `scales` [..., n_blocks]: Exponents of the blocks' factors, 2^(scale - 127); 255 gives no finite numbers.
+    `blocks` [..., n_blocks, 16]: 32 E2M1 codes per block, two per byte, low half first. `scales`
+    [..., n_blocks]: Exponents of the factors 2^(scale - 127); 255 means NaN.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127)
@@ -91,10 +90,12 @@ class Mxfp4(Named):
         scales = (*self.shape_there(shape[:1], config), -(-shape[1] // _BLOCK))
         return [(*scales, _BLOCK // 2), scales]
 
-    def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
+    def canonical(
+        self, arrays: list[Array], number_format: str, shape: Shape, config: Config
+    ) -> tuple[Array, str]:
         """Return the tensor and its format; see `Named`."""
         if len(arrays) == 1:
-            return super().canonical(arrays, form, shape, config)
+            return super().canonical(arrays, number_format, shape, config)
         blocks, scales = (self.view(array, shape, config) for array in arrays)
         return mxfp4(blocks, scales), "bf16"
 
@@ -105,7 +106,7 @@ _MLP = "model.layers.{i}.mlp"
 
 
 def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
-    """Experts under names of their own, as they are published, or stacked, as transformers 5 has them."""
+    """Return the entries of separately stored experts, or stacked ones as in transformers 5."""
     together = f"{_MLP}.experts.gate_up_proj"
     return {
         "experts.mlp_gate": Either((Named(gate), stacked(together, part=0))),
@@ -131,7 +132,7 @@ _QWEN = LLAMA | {
 def _gpt_oss(name: str, part: int | None) -> Either:
     stored = f"{_MLP}.experts.{name}"
     numbers = stacked(stored, inputs_first=True, part=part, take_turns=True)
-    return Either((numbers, stacked(stored, part=part, take_turns=True, kind=Mxfp4)))
+    return Either((numbers, stacked(stored, part=part, take_turns=True, entry_type=Mxfp4)))
 
 
 _GPT_OSS: dict[str, Named | Either] = {
@@ -150,7 +151,7 @@ def _renormalized(reader: ConfigReader) -> dict[str, Any]:
 def _mixture(
     reader: ConfigReader, *, n_experts: int, n_chosen: int, d_expert: str, absent: Any = REQUIRED
 ) -> dict[str, Any]:
-    """Experts in a layer and of a token, and their width, of which ``absent`` is the default."""
+    """Read the numbers of experts per layer and per token, and their width (default ``absent``)."""
     fields = reader.fields
     name = "num_experts" if fields.has("num_experts") else "num_local_experts"
     most = max(1, _MAX_EXPERTS // fields.integer("num_hidden_layers"))
@@ -162,7 +163,7 @@ def _mixture(
 
 
 def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
-    """Every ``decoder_sparse_step``-th layer has experts, less ``mlp_only_layers``."""
+    """Read which layers have experts: every ``decoder_sparse_step``-th except ``mlp_only_layers``."""
     fields = reader.fields
     step = fields.integer("decoder_sparse_step", default=1)
     dense = fields.raw("mlp_only_layers") or []
@@ -188,11 +189,11 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
     n_layer = sizes["n_layer"]
     windowed = fields.boolean("use_sliding_window", default=False)
     first_full = fields.integer("max_window_layers", minimum=0, default=28)
-    kinds = [
+    layer_types = [
         "sliding_attention" if windowed and i % 2 == 0 and i < first_full else "full_attention"
         for i in range(n_layer)
     ]
-    kinds = reader.layer_types(n_layer, kinds)
+    layer_types = reader.layer_types(n_layer, layer_types)
     return llama_like(
         reader,
         sizes=sizes,
@@ -202,7 +203,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         **_renormalized(reader),
         **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
         **_sparse_layers(reader, n_layer),
-        **(reader.windows(kinds, default=4096) if windowed else reader.without_windows()),
+        **(reader.windows(layer_types, default=4096) if windowed else reader.without_windows()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Inverse frequencies of rotary positions (RoFormer, arXiv 2104.09864), with the scalings specdec knows."""
+"""Inverse frequencies of RoPE (arXiv 2104.09864) and its scalings."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ import numpy as np
 
 
 def rotary_frequencies(d_head: int, theta: float) -> list[float]:
-    """theta^(-2i / d_head) for i in 0 … d_head/2 - 1, in radians per position.
-
-    Rounded to float32: that is what the checkpoints were trained with, and at position 100,000 the difference
-    between the rounded and the ideal frequency is a visible angle.
-    """
+    """Return theta^(-2i/d_head) for i in 0 … d_head/2 - 1, in radians per position, rounded to float32."""
     exponents = np.arange(0, d_head, 2, dtype=np.float64) / d_head
     return _as_float32(theta**-exponents)
 
 
 def linear_scaled(frequencies: list[float], factor: float | list[float]) -> list[float]:
-    """Position interpolation (arXiv 2306.15595): every frequency divided by ``factor``, or by its own.
-
-    LongRoPE (arXiv 2402.13753) has a factor for each.
-    """
+    """Divide frequencies by ``factor`` (arXiv 2306.15595), or one each (LongRoPE, arXiv 2402.13753)."""
     return _as_float32(np.asarray(frequencies) / np.asarray(factor))
 
 
@@ -33,11 +26,7 @@ def llama3_scaled(
     high_freq_factor: float,
     original_n_ctx: int,
 ) -> list[float]:
-    """Llama 3.1's scaling: long wavelengths divided by ``factor``, short ones kept, a linear blend between.
-
-    A wavelength (2 pi / frequency, in positions) is long above ``original_n_ctx / low_freq_factor`` and short
-    below ``original_n_ctx / high_freq_factor``.
-    """
+    """Scale as Llama 3.1: divide long wavelengths by ``factor``, keep short ones, interpolate between."""
     plain = np.asarray(frequencies)
     turns = original_n_ctx * plain / (2.0 * math.pi)  # full turns within the original context
     keep = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
@@ -54,11 +43,7 @@ def yarn_scaled(
     beta_slow: float,
     truncate: bool,
 ) -> list[float]:
-    """YaRN (arXiv 2309.00071): slow frequencies divided by ``factor``, fast ones kept, a blend between.
-
-    A frequency is fast if it makes more than ``beta_fast`` full turns within the original context, slow below
-    ``beta_slow``. ``truncate``: the ends of the blend are rounded outwards to whole pairs.
-    """
+    """Scale as YaRN (arXiv 2309.00071): divide slow frequencies by ``factor``, keep fast, interpolate."""
     plain = theta ** -(np.arange(0, d_rotary, 2, dtype=np.float64) / d_rotary)
 
     def pair_with(n_turns: float) -> float:
@@ -75,20 +60,20 @@ def yarn_scaled(
 
 
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    """The factor of cosines and sines that YaRN recommends."""
+    """Return YaRN's factor of cosines and sines."""
     return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 def dynamic_scaled(
     d_rotary: int, theta: float, *, factor: float, original_n_ctx: int, n_ctx: int
 ) -> list[float]:
-    """Dynamic NTK scaling for texts of ``n_ctx`` tokens: a larger base beyond the original context."""
+    """Scale as dynamic NTK for ``n_ctx`` tokens: a larger base beyond the original context."""
     stretch = factor * max(n_ctx, original_n_ctx) / original_n_ctx - (factor - 1.0)
     return rotary_frequencies(d_rotary, theta * stretch ** (d_rotary / (d_rotary - 2)))
 
 
 def proportional_frequencies(d_head: int, theta: float, fraction: float) -> list[float]:
-    """Frequencies of the whole head, of which all but the first ``fraction`` are 0."""
+    """Return the head's frequencies with all but the first ``fraction`` set to 0."""
     plain = rotary_frequencies(d_head, theta)
     n_turning = int(fraction * d_head // 2)
     return plain[:n_turning] + [0.0] * (len(plain) - n_turning)

@@ -1,9 +1,8 @@
-"""Text to token ids and back, for the tokenizers that model files come with.
+"""Tokenizers of model files.
 
-Every tokenizer read from a file here is a table of byte strings (:class:`ByteTokenizer`): the text of a
-sequence is the concatenation of its tokens' bytes, read as UTF-8. That makes decoding incremental by
-construction, so that a streamed text is exactly the text of the whole, and makes vocabularies of different
-file formats comparable.
+A tokenizer read from a file is a table of byte strings (:class:`ByteTokenizer`): a sequence decodes to the
+concatenated bytes of its tokens, read as UTF-8. Decoding is therefore incremental and exact when streamed,
+and vocabularies of different file formats can be compared.
 """
 
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, StreamDecoder, Strip, Tokenizer

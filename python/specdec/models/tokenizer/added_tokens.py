@@ -1,7 +1,7 @@
-"""Tokens that the files next to a vocabulary add to it, name, or mark as special.
+"""Added and special tokens from the files next to a vocabulary.
 
-``tokenizer_config.json`` adds tokens and names some; in older folders ``added_tokens.json`` and
-``special_tokens_map.json`` do so. All are added in the order of ``transformers``, which decides the ids.
+``tokenizer_config.json``, or ``added_tokens.json`` and ``special_tokens_map.json`` in older folders, add and
+name tokens. They are added in the order of ``transformers``, which decides their ids.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from specdec.fields import read_json_object
 
 @contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Make whatever a library raises inside the block a TokenizerError that begins with `what`.
-
-    `tokenizers` raises bare Exceptions, and PanicException, which is none, where its Rust code stops itself.
-    """
+    """Turn exceptions and Rust panics of a library into a TokenizerError that starts with `what`."""
     try:
         yield
     except (SpecdecError, MemoryError):
         raise
     except BaseException as error:
-        # pyo3 does not export the type of a panic.
+        # pyo3 does not export the panic type.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
@@ -47,7 +44,7 @@ _CONFIG: Final = "tokenizer_config.json"
 _MAP: Final = "special_tokens_map.json"
 _ADDED: Final = "added_tokens.json"
 _EXTRA: Final = "extra_special_tokens"
-_FORMER: Final = "additional_special_tokens"  # its former name
+_FORMER: Final = "additional_special_tokens"  # former name of `_EXTRA`
 _NOT_APPLIED: Final = ("add_eos_token", "split_special_tokens")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -67,7 +64,7 @@ _NAMED_BY_CLASS: Final[Mapping[str, Mapping[str, Any]]] = {
     "LlamaTokenizer": _SENTENCEPIECE,
     "T5Tokenizer": {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
 }
-"""The default tokens of classes of transformers, for fields that no file has."""
+"""Default tokens of transformers' classes, for absent fields."""
 
 _CLASS_OF_MODEL: Final[Mapping[str, str]] = {
     **{"bart": "BartTokenizer", "codegen": "CodeGenTokenizer", "gpt2": "GPT2Tokenizer"},
@@ -77,12 +74,12 @@ _CLASS_OF_MODEL: Final[Mapping[str, str]] = {
 _READ_BY_NO_CLASS: Final = frozenset(
     "granite ministral ministral3 mistral mistral3 mixtral olmo2 olmo3 phi3 stablelm".split()
 )
-"""Types of models whose vocabularies transformers reads by no class of their own, whatever a file names."""
+"""Model types for which transformers ignores the tokenizer class that a file names."""
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A token and those of its flags that a file states."""
+    """A token and the flags that a file sets."""
 
     content: str
     flags: Mapping[str, bool]
@@ -91,10 +88,10 @@ class _Token:
 
 @dataclass(frozen=True)
 class SideTokens:
-    """Tokens that the files next to a vocabulary add, name or mark as special; `settings` are theirs.
+    """Added and special tokens of a folder, and the `settings` of its tokenizer_config.json.
 
-    `tokenizer_class`: Of transformers, less "Fast"; `names_class`: whether a file names it. `n_vocab`,
-    `bos_id`, `eos_ids`: The model's own; None: not known.
+    `tokenizer_class`: In transformers, without "Fast"; `names_class`: whether a file names it. `n_vocab`,
+    `bos_id`, `eos_ids`: From the model's configuration; None: unknown.
     """
 
     folder: Path
@@ -112,7 +109,7 @@ class SideTokens:
 
     @property
     def n_sentinels(self) -> int:
-        """The number of sentinels, ``<extra_id_0>`` and so on, that follow the pieces of T5's file."""
+        """Number of sentinels, ``<extra_id_0>`` and so on, after the pieces of a T5 file."""
         n = self.settings.get("extra_ids", 100) if self.tokenizer_class == "T5Tokenizer" else 0
         if type(n) is not int or not 0 <= n <= _MOST_SENTINELS:
             expected = f"a whole number from 0 to {_MOST_SENTINELS}"
@@ -121,36 +118,33 @@ class SideTokens:
 
     @property
     def prefixes_text(self) -> bool:
-        """Whether a text begins with the space that its SentencePiece file asks for."""
+        """Whether text gets the leading space that its SentencePiece file asks for."""
         return not self._is_llama or self.flag("add_prefix_space") is not False
 
     @property
     def prefixes_all(self) -> bool:
-        """Whether text after a special token begins with such a space too."""
+        """Whether text after a special token gets a leading space too."""
         return bool(self.flag("legacy")) if "legacy" in self.settings else not self._is_llama
 
     @property
     def _is_llama(self) -> bool:
-        """Whether the class LlamaTokenizer of transformers reads a SentencePiece file of this folder."""
+        """Whether transformers reads this folder's SentencePiece file with LlamaTokenizer."""
         is_named = self.names_class and self.tokenizer_class == "LlamaTokenizer"
         return is_named and self.model_type not in _READ_BY_NO_CLASS
 
     def flag(self, name: str) -> bool | None:
-        """A setting that is true or false; None if it is null or absent."""
+        """Return a boolean setting; None if null or absent."""
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
             raise TokenizerError.of(self.folder / _CONFIG, name, value, "true or false")
         return value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
-        """Add the tokens to a tokenizer of ``tokenizers``, or set the flags of those it has.
-
-        `with_defaults`: Add tokens too that only the class names.
-        """
+        """Add the tokens, and `with_defaults` the class's, to a tokenizer, or set flags of existing ones."""
         new = import_tokenizers(source).AddedToken
         own = tokenizer.get_added_tokens_decoder()
         tokens = dict(self._added)
-        if not self._lists_all:  # then a tokenizer.json's tokens count as listed
+        if not self._lists_all:  # tokens of a tokenizer.json count as listed
             for i, token in own.items():
                 flags = {name: getattr(token, name) for name in _FLAGS}
                 tokens[i] = _Token(token.content, flags, source)
@@ -182,12 +176,12 @@ class SideTokens:
             message = f"{token.file}: token {token.content!r} has id {token_id}; expected {found}"
             if before[token.content] is None:
                 raise TokenizerError(f"{message}, the next one after the vocabulary of {source}")
-            warn(f"{message}, its id in {source}, which is taken")
+            warn(f"{message}, its id in {source}; using that id")
 
     def end_ids(
         self, id_of: Callable[[str], int | None], own: Mapping[str, int] | None = None
     ) -> tuple[int | None, tuple[int, ...]]:
-        """BOS and the ids that end a text: the model's, those that files name, or the vocabulary's `own`."""
+        """Return BOS and EOS ids from the model, else from files, else the vocabulary's `own`."""
         bos_id, eos_ids = self.bos_id, self.eos_ids
         if bos_id is None:
             bos_id = self._end("bos_token", id_of, own or {})
@@ -197,7 +191,7 @@ class SideTokens:
         return bos_id, eos_ids
 
     def name(self, key: str) -> str | None:
-        """The token that a file, or else the class, calls `key`, such as "eos_token"; None: no token."""
+        """Return the token that a file, else the class, names `key`, such as "eos_token", or None."""
         if key not in self._named:
             return content_of(self._defaults.get(key))
         token = self._named[key]
@@ -212,8 +206,8 @@ class SideTokens:
             return token_id
         token = self._named.get(key)
         if token is None:
-            return None  # only the class names it
-        expected = f"a token that a file of {self.folder} gives an id from 0 to {self.n_vocab - 1}"
+            return None  # a default of the class
+        expected = f"a token of {self.folder} with an id from 0 to {self.n_vocab - 1}"
         raise TokenizerError.of(token.file, key, content, expected)
 
     @property
@@ -225,24 +219,24 @@ def read_side_tokens(
     folder: Path, n_vocab: int | None = None, *, bos_id: int | None = None,
     eos_ids: tuple[int, ...] | None = None,
 ) -> SideTokens:  # fmt: skip
-    """Read the files next to a vocabulary; ``added_tokens_decoder`` makes the older ones obsolete."""
+    """Read the files next to a vocabulary; ``added_tokens_decoder`` supersedes the older files."""
     config, settings = str(folder / _CONFIG), read_settings(folder / _CONFIG)
     if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
-        warn(UnusedFieldWarning(config, dropped, "without effect: texts are encoded without"))
-    # Values by field, with their files.
+        warn(UnusedFieldWarning(config, dropped, "without effect: not supported when encoding"))
+    # Field to value and file.
     held = {k: (value, config) for k, value in settings.items() if value is not None or k in SPECIAL_NAMES}
     lists_all = "added_tokens_decoder" in held
     if _FORMER in held and not settings.get(_EXTRA):
         held[_EXTRA] = held.pop(_FORMER)
     named: dict[str, _Token | None] = _other_names(held)
-    late = False  # whether the other special tokens are named too late to set flags of added_tokens.json
+    late = False  # whether extra special tokens come too late to set flags of added_tokens.json
     if isinstance(held.get(_EXTRA, (None,))[0], dict):
         extras, file = held.pop(_EXTRA)
         named |= {key: _token(value, file, _EXTRA) for key, value in extras.items()}
     if not lists_all:
         file = str(folder / _MAP)
         mapped = {key: (value, file) for key, value in read_settings(folder / _MAP).items()}
-        # Their order is that of the map, their values are those of the settings.
+        # Ordered as in the map, with values from the settings.
         named = _other_names(mapped) | named
         for former, one in mapped.items():
             key = _EXTRA if former == _FORMER else former
@@ -274,7 +268,7 @@ def read_side_tokens(
 
 
 def _other_names(held: Mapping[str, tuple[Any, str]]) -> dict[str, _Token | None]:
-    """The tokens of other fields than `SPECIAL_NAMES`, such as "image_token"."""
+    """Return tokens of fields other than `SPECIAL_NAMES`, such as "image_token"."""
     return {
         key: _token(value, file, key)
         for key, (value, file) in held.items()
@@ -283,11 +277,11 @@ def _other_names(held: Mapping[str, tuple[Any, str]]) -> dict[str, _Token | None
 
 
 def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Path) -> tuple[str | None, bool]:
-    """The class of transformers that reads a folder, and whether a file names it."""
+    """Return the tokenizer class in transformers, and whether a file names it."""
     for values, file in ((settings, _CONFIG), (model, "config.json")):
         found = values.get("tokenizer_class")
         if found is not None and not isinstance(found, str):
-            raise TokenizerError.of(folder / file, "tokenizer_class", found, "a class of transformers")
+            raise TokenizerError.of(folder / file, "tokenizer_class", found, "a class name in transformers")
         if found is not None:
             name = found.removesuffix("Fast")
             return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
@@ -299,7 +293,7 @@ def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Pat
 
 
 def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
-    """``added_tokens_decoder``, an object of id to token."""
+    """Parse ``added_tokens_decoder``, an object of id to token."""
     try:
         return {
             int(token_id): _token(token, file, "added_tokens_decoder")
@@ -314,7 +308,7 @@ def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
 def _added_tokens(
     file: Path, named: Mapping[str, _Token | None], extras: tuple[_Token, ...]
 ) -> dict[int, _Token]:
-    """added_tokens.json, an object of token to id; tokens that another file names are special."""
+    """Read added_tokens.json, an object of token to id; tokens that another file names are special."""
     usual = (named.get(key) for key in SPECIAL_NAMES)
     special = {token.content for token in (*usual, *extras) if token is not None}
     return {
@@ -324,12 +318,12 @@ def _added_tokens(
 
 
 def read_numbers(file: Path) -> dict[str, int]:
-    """The object of texts and ids in a JSON file of a tokenizer; empty if there is no such file."""
+    """Read an object of token to id from a JSON file; empty if there is no such file."""
     values = read_settings(file)
     seen: set[int] = set()
     for text, token_id in values.items():
         if type(token_id) is not int or token_id < 0 or token_id in seen:
-            raise TokenizerError.of(file, text, token_id, "a whole number that no other has", noun="token")
+            raise TokenizerError.of(file, text, token_id, "a unique non-negative integer", noun="token")
         seen.add(token_id)
     return values
 
@@ -337,7 +331,7 @@ def read_numbers(file: Path) -> dict[str, int]:
 def _token(value: Any, file: str, key: str) -> _Token:
     content = content_of(value)
     if content is None:
-        raise TokenizerError.of(file, key, value, "a text, or an object with 'content'")
+        raise TokenizerError.of(file, key, value, "a string, or an object with 'content'")
     flags = {name: value[name] for name in _FLAGS if name in value} if isinstance(value, dict) else {}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
@@ -346,32 +340,32 @@ def _token(value: Any, file: str, key: str) -> _Token:
 
 
 def content_of(token: Any) -> str | None:
-    """The text of a token that a setting names, as text or as an object with its content; None: no token."""
+    """Return the string of a token given as string or object with "content"; None if it is neither."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a tokenizer; empty if there is no such file."""
+    """Read the object of a tokenizer's JSON file; empty if there is no such file."""
     return read_json_object(file, TokenizerError) if file.is_file() else {}
 
 
 def import_tokenizers(source: Any) -> Any:
-    """The ``tokenizers`` library; `source` is the file that needs it."""
+    """Import the ``tokenizers`` library for the file `source`."""
     return import_library("tokenizers", source)
 
 
 def import_library(name: str, source: Any) -> Any:
-    """A library that reads tokenizers; `source` is the file that needs it."""
+    """Import a tokenizer library for the file `source`."""
     try:
         return import_module(name)
     except ImportError as error:
-        how = f"which is not installed: pip install {name} (or tokenizer=False: ids in, ids out)"
-        raise MissingTokenizerLibraryError(f"{source}: is read by the package `{name}`, {how}") from error
+        how = f"which is not installed: pip install {name} (or pass tokenizer=False to use token ids)"
+        raise MissingTokenizerLibraryError(f"{source}: needs the package `{name}`, {how}") from error
 
 
 class AddedTokenFinder:
-    """Finds added tokens by the search of a `tokenizer` of ``tokenizers``, whose model is replaced."""
+    """Search for added tokens by a `tokenizer` of ``tokenizers``, whose model it replaces."""
 
     def __init__(self, tokenizer: Any, source: str) -> None:
         library = import_tokenizers(source)
@@ -382,14 +376,14 @@ class AddedTokenFinder:
 
     @classmethod
     def of(cls, ids: Mapping[str, int], source: str) -> AddedTokenFinder:
-        """The finder of tokens by their texts."""
+        """Make a finder of the given tokens."""
         tokenizer = pieces_tokenizer(ids, source)
         library = import_tokenizers(source)
         tokenizer.add_tokens([library.AddedToken(text, special=True, normalized=False) for text in ids])
         return cls(tokenizer, source)
 
     def split(self, text: str) -> list[tuple[int | None, str]]:
-        """The parts of a text in order: (id, text of an added token), or (None, text between such tokens)."""
+        """Split text into (id, added token) and (None, text between added tokens)."""
         found = self._tokenizer.encode(text, add_special_tokens=False)
         return [
             (None if token_id == _TEXT else token_id, text[start:end])
@@ -398,6 +392,6 @@ class AddedTokenFinder:
 
 
 def pieces_tokenizer(ids: Mapping[str, int], source: str) -> Any:
-    """A tokenizer of the library that knows the ids of pieces: tokens added to it get the next ones."""
+    """Make a tokenizer of the library with these pieces; added tokens get the next ids."""
     library = import_tokenizers(source)
     return library.Tokenizer(library.models.WordLevel(vocab=dict(ids), unk_token=""))

@@ -1,4 +1,4 @@
-"""Tokenizers as tables of byte strings, their decoding as ids come, and ByT5's, whose tokens are bytes."""
+"""Tokenizers as tables of byte strings, incremental decoding, and ByT5's byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from specdec.errors import InputError, TokenizerError, type_of
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Anything with these attributes can be given as ``tokenizer=``.
+    """Interface of objects that ``tokenizer=`` accepts.
 
-    ``decode`` of a longer sequence must begin with ``decode`` of its beginning, but for a trailing U+FFFD
-    where a character is still incomplete; streaming rests on that.
+    Streaming requires that ``decode`` of a prefix is a prefix of ``decode`` of the whole, except for a
+    trailing U+FFFD while a character is incomplete.
     """
 
     @property
     def n_vocab(self) -> int:
-        """Ids run from 0 to n_vocab - 1; a model may have more, which then stand for no text."""
+        """Number of token ids; a model may have more, which decode to nothing."""
         ...
 
     @property
     def bos_id(self) -> int | None:
-        """The token that begins a text, if there is one."""
+        """BOS id, if any."""
         ...
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a text."""
+        """EOS ids."""
         ...
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Token ids of a text; ``add_bos`` puts BOS in front where the model was trained with it."""
+        """Encode text; ``add_bos`` prepends BOS if the model was trained with it."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens left out."""
+        """Decode ids, skipping special tokens."""
         ...
 
 
 class Strip(enum.Enum):
-    """What a tokenizer drops at the beginning of a decoded text, having added it when it encoded."""
+    """Leading spaces that decoding removes because encoding added them."""
 
     NOTHING = enum.auto()
     ONE_SPACE = enum.auto()
@@ -62,27 +62,27 @@ class ByteTokenizer(ABC):
     source : str
         Where it was read, for messages.
     vocabulary : sequence of bytes or None
-        By id; a special token has its name, an id without token None.
+        Token by id; the name of a special token, None for an unused id.
     silent : set of int
-        Ids that stand for no text: special tokens.
+        Special tokens, which decode to nothing.
     replaced : dict
-        Ids whose text is not their vocabulary entry, as the unknown token's.
+        Ids that decode to other bytes than their vocabulary entry, such as the unknown token.
     strip : Strip
-        What decoding drops at the beginning of a text.
+        Leading spaces that decoding removes.
     bos_id, eos_ids
         As in :class:`Tokenizer`.
     adds_bos : bool
-        Whether ``encode`` with ``add_bos`` puts ``bos_id`` in front: what the model was trained with.
+        Whether the model was trained with BOS, so that ``encode`` prepends it.
     """
 
     reads_special_tokens = False
-    """Whether `encode` takes the name of a special token in a text for this token."""
+    """Whether `encode` parses names of special tokens in text."""
 
     before: tuple[int, ...] = ()
-    """The ids before a source, where an encoder expects some."""
+    """Ids that an encoder expects before a source."""
 
     after: tuple[int, ...] = ()
-    """The ids behind a source."""
+    """Ids that an encoder expects after a source."""
 
     def __init__(
         self, source: str, *, vocabulary: Sequence[bytes | None], silent: Set[int],
@@ -101,7 +101,7 @@ class ByteTokenizer(ABC):
 
     @property
     def n_vocab(self) -> int:
-        """One more than the highest id."""
+        """Number of token ids."""
         return len(self._vocabulary)
 
     def __repr__(self) -> str:
@@ -109,12 +109,12 @@ class ByteTokenizer(ABC):
         return f"{type(self).__name__}({self.source!r}, {ids})"
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Token ids of a text; `add_bos` puts ``bos_id`` in front if this model was trained so (`adds_bos`).
+        """Encode text; `add_bos` prepends ``bos_id`` if the model was trained with it (`adds_bos`).
 
         Raises
         ------
         InputError
-            `text` is no str, or has a lone surrogate, which UTF-8 cannot write.
+            `text` is not a str, or has a lone surrogate, which UTF-8 cannot encode.
         """
         if not isinstance(text, str):
             raise InputError.of("text", text, "a str", type_of(text))
@@ -122,35 +122,35 @@ class ByteTokenizer(ABC):
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             found = f"a text with a lone surrogate, {text[error.start]!r}, at position {error.start}"
-            raise InputError.of("text", text, "text that UTF-8 can write", found) from error
+            raise InputError.of("text", text, "text that UTF-8 can encode", found) from error
         prefix = [self.bos_id] if add_bos and self.adds_bos and self.bos_id is not None else []
         return prefix + self._encode(text)
 
     @abstractmethod
     def _encode(self, text: str) -> list[int]:
-        """Ids of a valid text, without BOS."""
+        """Encode valid text without BOS."""
 
     def decode(self, ids: Sequence[int], *, continuing: bool = False) -> str:
-        """The text of some ids; special tokens have none, and bytes that are not UTF-8 become U+FFFD.
+        """Decode ids, skipping special tokens; invalid UTF-8 becomes U+FFFD.
 
-        `continuing`: The ids continue a text, so a space at their beginning stays.
+        `continuing`: Keep a leading space, because the ids continue a text.
 
         Raises
         ------
         InputError
-            A negative id. Ids from ``n_vocab`` up, which padded models have, stand for no text.
+            A negative id. Ids from ``n_vocab`` up, which padded models have, decode to nothing.
         """
         stream = StreamDecoder(self, continuing=continuing)
         return stream.feed(ids) + stream.finish()
 
     def text_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text; b"" for special tokens and for ids past the vocabulary."""
+        """Return a token's bytes; b"" for special tokens and ids past the vocabulary."""
         if token_id < 0:
             raise InputError.of("token id", token_id, "at least 0")
         return self._texts[token_id] if token_id < len(self._texts) else b""
 
     def special_tokens(self) -> Mapping[str, int]:
-        """The ids of the tokens that have a name and stand for no text."""
+        """Return the ids of special tokens by name."""
         return self._special_tokens
 
     @functools.cached_property
@@ -159,11 +159,11 @@ class ByteTokenizer(ABC):
         return {token.decode("utf-8", "replace"): token_id for token_id, token in named}
 
     def vocabulary(self) -> tuple[bytes | None, ...]:
-        """Every token by id: its bytes, or its name where it is special; None where an id has no token."""
+        """Return tokens by id: bytes, the name of a special token, or None for an unused id."""
         return self._vocabulary
 
     def fingerprint(self) -> str:
-        """SHA-256 of the vocabulary in hexadecimal: equal for equal vocabularies, whatever their files."""
+        """Return the SHA-256 of the vocabulary in hexadecimal, independent of its file format."""
         digest = hashlib.sha256()
         for token in self._vocabulary:
             digest.update(b"-" if token is None else b"%d:%b" % (len(token), token))
@@ -173,15 +173,15 @@ class ByteTokenizer(ABC):
 class StreamDecoder:
     """Incremental ``tokenizer.decode``.
 
-    However the ids are cut into calls, the pieces of :meth:`feed` and the last one of :meth:`finish`
-    concatenate to ``tokenizer.decode`` of all of them.
+    The results of :meth:`feed`, for any split of the ids, and of :meth:`finish` concatenate to
+    ``tokenizer.decode`` of all ids.
 
     Parameters
     ----------
     tokenizer : Tokenizer
     continuing : bool
-        The ids continue a text: a space at their beginning stays. Only for tokenizers that specdec reads
-        itself; another one's ``decode`` is called as it is.
+        Keep a leading space, because the ids continue a text. Has no effect on the caller's own tokenizer
+        objects.
 
     Examples
     --------
@@ -196,20 +196,20 @@ class StreamDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, ids: Iterable[int]) -> str:
-        """The text that these ids complete; often empty, never half a character."""
+        """Return the text that these ids complete; often empty, never half a character."""
         if isinstance(self._tokenizer, ByteTokenizer):
             return self._utf8.decode(b"".join(map(self._stripped, map(self._tokenizer.text_bytes, ids))))
         self._ids.extend(ids)
         return self._new(self._tokenizer.decode(self._ids).rstrip("\ufffd"))
 
     def finish(self) -> str:
-        """The rest: U+FFFD for a character that never became complete, else nothing."""
+        """Return the rest: U+FFFD for an incomplete character, else nothing."""
         if isinstance(self._tokenizer, ByteTokenizer):
             return self._utf8.decode(b"", True)
         return self._new(self._tokenizer.decode(self._ids))
 
     def _stripped(self, piece: bytes) -> bytes:
-        """The bytes of a token, less what the beginning of a text loses."""
+        """Return a token's bytes without leading spaces to strip."""
         if self._strip is Strip.NOTHING or not piece:
             return piece
         strip, self._strip = self._strip, Strip.NOTHING
@@ -219,39 +219,39 @@ class StreamDecoder:
             return piece.replace(b" ", b"")
         rest = piece.lstrip(b" ")
         if not rest:
-            self._strip = strip  # nothing but spaces so far
+            self._strip = strip  # only spaces so far
         return rest
 
     def _new(self, text: str) -> str:
-        """What is new in a text, of which `decode` gives all: what is stable of it."""
+        """Return the new part of the stable text so far."""
         if self._given.startswith(text):
-            return ""  # what was given out already ends inside a run of U+FFFD, or nothing is new
+            return ""  # nothing new, or the returned text ends inside a run of U+FFFD
         if not text.startswith(self._given):
-            what = f"{type(self._tokenizer).__name__}.decode changed the beginning of a text by further ids"
+            what = f"{type(self._tokenizer).__name__}.decode changed earlier text when given more ids"
             raise TokenizerError(f"{what}; expected it to extend {self._given[-20:]!r}")
         piece, self._given = text[len(self._given) :], text
         return piece
 
 
-_APART: Final = "\n"  # what words do not go on behind
+_APART: Final = "\n"  # a word boundary
 
 
 def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
-    """The ids of a text that continues another one; None where no tokens have its bytes."""
+    """Encode text that continues another text; None if no candidate decodes to its bytes."""
 
     def candidates() -> Iterator[list[int]]:
         yield tokenizer.encode(text, add_bos=False)
         if text.startswith(" "):
             yield tokenizer.encode(text[1:], add_bos=False)
-        behind = tokenizer.encode(_APART + text, add_bos=False)
-        yield from (behind[at:] for at in range(min(len(behind), 4)))
+        after_break = tokenizer.encode(_APART + text, add_bos=False)
+        yield from (after_break[at:] for at in range(min(len(after_break), 4)))
 
     wanted = text.encode("utf-8")
     return next((ids for ids in candidates() if b"".join(map(tokenizer.text_bytes, ids)) == wanted), None)
 
 
 def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
-    """As `encode_exactly` where that finds ids; else what the tokenizer makes of the text."""
+    """Encode as `encode_exactly` if possible, else as the tokenizer does."""
     ids = encode_exactly(tokenizer, text)
     return tokenizer.encode(text, add_bos=False) if ids is None else ids
 
@@ -262,7 +262,7 @@ _MOST: Final = 4096  # added tokens
 
 
 class Utf8Tokenizer(ByteTokenizer):
-    """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings."""
+    """ByT5's tokenizer: ids 0 to 2 are special, 3 + b is byte b, then the settings' added tokens."""
 
     def __init__(
         self, source: str, settings: Mapping[str, Any], *, bos_id: int | None = None,

@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file as a tokenizer of ``tokenizers`` or ``sentencepiece``, and the way back."""
+"""Conversion of GGUF vocabularies to tokenizers of ``tokenizers`` or ``sentencepiece``, and back."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from specdec.models.tokenizer.vocabulary import special_tokens_of
 PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKENS: Final = 1 << 22
 
-# Types of tokens, those of SentencePiece.
+# Token types of SentencePiece.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 # Fields of sentencepiece_model.proto.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-_CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPES = 2, 3, 4, 5  # of the normalizer
+_CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPES = 2, 3, 4, 5  # normalizer fields
 
 SPECIAL_TOKENS: Final[Mapping[str, str]] = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator",
     "pad_token": "padding",
 }  # fmt: skip
-"""Variables of chat templates, and the keys of their ids, less "_token_id" ("seperator" is GGUF's word)."""
+"""Variables of chat templates, and the keys of their ids without "_token_id" ("seperator" is GGUF's)."""
 ENDS: Final = ("eos", "eot", "eom")
-"""The keys of the ids of tokens that end a text, less "_token_id"."""
+"""Keys of EOS ids, without "_token_id"."""
 
 _INFILLING: Final = ("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
 _CONTROL_TEXTS: Final = frozenset(
@@ -63,11 +63,11 @@ _CONTROL_TEXTS: Final = frozenset(
         "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<｜end▁of▁sentence｜>",
     )
 )  # fmt: skip
-"""Tokens that are control tokens whatever their type, as llama.cpp has them."""
+"""Tokens that llama.cpp treats as control tokens whatever their type."""
 _MARK: Final = re.compile(r"_?[<\[].+[>\]]", re.DOTALL)
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
-# How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has; see `word_steps`.
+# Word splitting of byte-level BPE, by ``tokenizer.ggml.pre``; see `word_steps`.
 _SLASH: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3: Final = (rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}",)
 _UPPER: Final = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
@@ -80,7 +80,7 @@ _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 _LLAMA3_WHOLE: Final = (
     "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
 )  # fmt: skip
-# Letters with a case as DeepSeek LLM lists them, an older set than that of Unicode's properties today.
+# Cased letters as DeepSeek LLM lists them, fewer than Unicode's current properties.
 _CASED: Final = (
     "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7d"
     "ᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗ"
@@ -116,10 +116,9 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 WORDS: Final = {name: rule for names, rule in _RULES.items() for name in names.split()}
 WHOLE_WORDS: Final = (*_LLAMA3_WHOLE, "tekken")
-"""Vocabularies that take a word that is a token as this token, whatever the merges, and whose texts begin
-with BOS where the file does not say."""
+"""Vocabularies that encode a word as its token, if there is one, whatever the merges, and prepend BOS."""
 
-# Names of word rules that are written, the first that fits: those that stand for a rule alone.
+# Names that are written for word rules; the first match is used.
 _WRITTEN: Final = (
     "gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "tekken", "gpt-4o", "starcoder", "deepseek-v3",
     "deepseek-coder", "default", "falcon", "bloom", "viking",
@@ -136,16 +135,16 @@ PROBES: Final = (
     " leading",
     "",
 )
-"""Texts that a tokenizer and the one that is read from its metadata have to encode alike."""
+"""Texts that a tokenizer and its GGUF version must encode identically."""
 
 
-Kinds: TypeAlias = NDArray[np.integer[Any]]
-"""The types of tokens, [n_tokens]."""
+TokenTypes: TypeAlias = NDArray[np.integer[Any]]
+"""Token types, [n_tokens]."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a file says of its texts; `special_tokens` are variables of chat templates, as "bos_token"."""
+    """A file's tokenizer; `special_tokens` are variables of chat templates, such as "bos_token"."""
 
     tokenizer: Tokenizer
     n_tokens: int
@@ -154,22 +153,22 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The lists of a vocabulary, of one length; kinds and scores may be absent."""
+    """Token lists of a vocabulary, all of one length; scores may be absent."""
 
     source: str
     texts: list[str]
-    kinds: Kinds
+    token_types: TokenTypes
     scores: Sequence[float] | None
     bos_id: int | None
     eos_ids: tuple[int, ...]
 
-    def of_kind(self, *kinds: int) -> Iterator[tuple[int, str]]:
-        return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.kinds, kinds)).tolist())
+    def of_type(self, *token_types: int) -> Iterator[tuple[int, str]]:
+        return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.token_types, token_types)).tolist())
 
 
 def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
-    """Return the vocabulary of a file's metadata; None if there is none."""
-    fields = MetadataFields(values, file, kind=TokenizerError)
+    """Read the vocabulary from a file's metadata; None if there is none."""
+    fields = MetadataFields(values, file, error_type=TokenizerError)
     model = fields.raw(PREFIX + "model")
     if model is None or model == "none" or model == "no_vocab":
         return None
@@ -180,7 +179,7 @@ def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
     elif model in ("llama", "t5"):
         tokenizer = _pieces(fields, tokens, unigram=model == "t5")
     else:
-        expected = "gpt2, llama or t5 (or tokenizer= with another one, or False: ids in, ids out)"
+        expected = "gpt2, llama or t5 (or pass tokenizer= with a path, or False to use token ids)"
         raise fields.error(PREFIX + "model", expected)
     special = {
         name: tokens.texts[token]
@@ -191,8 +190,8 @@ def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
 
 
 def read_end_ids(values: Mapping[str, Any], file: Path, n: int) -> tuple[int | None, tuple[int, ...]]:
-    """Return BOS and the ids that end a text, which the metadata name among `n` ids."""
-    return _end_ids(MetadataFields(values, file, kind=TokenizerError), n)
+    """Read BOS and EOS ids below `n` from the metadata."""
+    return _end_ids(MetadataFields(values, file, error_type=TokenizerError), n)
 
 
 def _end_ids(fields: Fields, n: int) -> tuple[int | None, tuple[int, ...]]:
@@ -204,7 +203,7 @@ def _token_id(fields: Fields, key: str, n: int) -> int | None:
     token = fields.raw(f"{PREFIX}{key}_token_id")
     if token is not None and type(token) is not int:
         raise fields.error(f"{PREFIX}{key}_token_id", f"a token id from 0 to {n - 1}")
-    # files name ids that the vocabulary has not for "none"
+    # files write an id outside the vocabulary for "none"
     return token if token is not None and 0 <= token < n else None
 
 
@@ -213,10 +212,10 @@ def _read_tokens(fields: Fields) -> _Tokens:
     if not isinstance(texts, list) or not 1 <= len(texts) <= _MAX_TOKENS:
         raise fields.error(PREFIX + "tokens", f"an array of 1 to {_MAX_TOKENS} strings")
     n = len(texts)
-    kinds = fields.raw(PREFIX + "token_type")
-    if kinds is None:
-        kinds = np.full(n, NORMAL)
-    if not isinstance(kinds, np.ndarray) or len(kinds) != n or kinds.dtype.kind not in "iu":
+    token_types = fields.raw(PREFIX + "token_type")
+    if token_types is None:
+        token_types = np.full(n, NORMAL)
+    if not isinstance(token_types, np.ndarray) or len(token_types) != n or token_types.dtype.kind not in "iu":
         raise fields.error(PREFIX + "token_type", f"an array of {n} whole numbers, one for each token")
     scores = fields.raw(PREFIX + "scores")
     if scores is not None and (
@@ -225,21 +224,18 @@ def _read_tokens(fields: Fields) -> _Tokens:
         raise fields.error(PREFIX + "scores", f"an array of {n} finite numbers, one for each token")
     bos_id, eos_ids = _end_ids(fields, n)
     named = {bos_id, *eos_ids, *(_token_id(fields, key, n) for key in _INFILLING)}
-    kinds = _corrected(kinds, texts, named)
+    token_types = _corrected(token_types, texts, named)
     found = None if scores is None else scores.tolist()
-    return _Tokens(str(fields.file), texts, kinds, found, bos_id, eos_ids)
+    return _Tokens(str(fields.file), texts, token_types, found, bos_id, eos_ids)
 
 
-def _corrected(kinds: Kinds, texts: Sequence[str], named: set[int | None]) -> Kinds:
-    """The types of tokens, with control for those that end a turn though the file has them as text.
-
-    So does llama.cpp; tokens too that the file names as beginning or end of a text, if they look like marks.
-    """
-    kinds = kinds.copy()
-    for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist():
+def _corrected(token_types: TokenTypes, texts: Sequence[str], named: set[int | None]) -> TokenTypes:
+    """Return token types with end-of-turn and named special tokens corrected to control, as in llama.cpp."""
+    token_types = token_types.copy()
+    for i in np.flatnonzero(np.isin(token_types, (NORMAL, USER_DEFINED))).tolist():
         if texts[i] in _CONTROL_TEXTS or (i in named and _MARK.fullmatch(texts[i])):
-            kinds[i] = CONTROL
-    return kinds
+            token_types[i] = CONTROL
+    return token_types
 
 
 # ------------------------------------------------------------------------------------ byte-level BPE
@@ -250,7 +246,7 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
     pre = fields.raw(PREFIX + "pre")
     pre = "default" if pre is None else pre
     if pre not in WORDS:
-        expected = f"one of {', '.join(sorted(WORDS))} (or tokenizer= with another tokenizer)"
+        expected = f"one of {', '.join(sorted(WORDS))} (or pass tokenizer= with a path)"
         raise fields.error(PREFIX + "pre", expected)
     merges = fields.raw(PREFIX + "merges")
     if not isinstance(merges, list):
@@ -259,10 +255,10 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
     for merge in merges:
         at = merge.find(" ", 1)
         if not 0 < at < len(merge) - 1:
-            raise fields.error(PREFIX + "merges", "two tokens with a space between them in each", merge)
+            raise fields.error(PREFIX + "merges", "two tokens separated by a space in each", merge)
         pairs.append((merge[:at], merge[at + 1 :]))
-    special = dict(tokens.of_kind(CONTROL, UNKNOWN))
-    added = special | dict(tokens.of_kind(USER_DEFINED))
+    special = dict(tokens.of_type(CONTROL, UNKNOWN))
+    added = special | dict(tokens.of_type(USER_DEFINED))
     new = tokenizers.AddedToken
     with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
         vocabulary = dict(zip(tokens.texts, range(len(tokens.texts)), strict=True))
@@ -285,13 +281,13 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
 def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceTokenizer:
     if tokens.scores is None:
         raise fields.error(PREFIX + "scores", "an array of numbers")
-    for kind in set(tokens.kinds.tolist()) - set(range(NORMAL, BYTE + 1)):
-        raise fields.error(PREFIX + "token_type", "types from 1 to 6", kind)
+    for token_type in set(tokens.token_types.tolist()) - set(range(NORMAL, BYTE + 1)):
+        raise fields.error(PREFIX + "token_type", "types from 1 to 6", token_type)
     library = parse_sentencepiece(_model_proto(fields, tokens, unigram), tokens.source)
-    marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
+    marks = {text: i for i, text in tokens.of_type(CONTROL, USER_DEFINED) if text}
     made = SentencePieceTokenizer(
         library, tokens.source, finder=AddedTokenFinder.of(marks, tokens.source) if marks else None, added={},
-        silent={i for i, _ in tokens.of_kind(CONTROL)}, prefixes_all=True,  # as llama.cpp has it
+        silent={i for i, _ in tokens.of_type(CONTROL)}, prefixes_all=True,  # as in llama.cpp
         bos_id=tokens.bos_id, eos_ids=tokens.eos_ids,
         adds_bos=fields.boolean(PREFIX + "add_bos_token", default=not unigram),
     )  # fmt: skip
@@ -301,18 +297,18 @@ def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceT
 
 
 def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool) -> bytes:
-    """The vocabulary as a serialized SentencePiece model (sentencepiece_model.proto)."""
+    """Serialize the vocabulary as a SentencePiece model (sentencepiece_model.proto)."""
     charsmap = fields.raw(PREFIX + "precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
         raise fields.error(PREFIX + "precompiled_charsmap", "an array of bytes")
-    kinds = tokens.kinds.tolist()
-    if UNKNOWN not in kinds:  # SentencePiece wants one
-        kinds[_token_id(fields, "unknown", len(kinds)) or 0] = UNKNOWN
-    rows = zip(tokens.texts, tokens.scores or (), kinds, strict=True)
-    pieces = [message((1, text.encode()), (2, score), (3, kind)) for text, score, kind in rows]
+    token_types = tokens.token_types.tolist()
+    if UNKNOWN not in token_types:  # SentencePiece requires one
+        token_types[_token_id(fields, "unknown", len(token_types)) or 0] = UNKNOWN
+    rows = zip(tokens.texts, tokens.scores or (), token_types, strict=True)
+    pieces = [message((1, text.encode()), (2, score), (3, token_type)) for text, score, token_type in rows]
     bos_id, eos_id = tokens.bos_id, (*tokens.eos_ids, None)[0]
     trainer = message(
-        (3, 1 if unigram else 2), (35, int(BYTE in kinds)), (40, kinds.index(UNKNOWN)),
+        (3, 1 if unigram else 2), (35, int(BYTE in token_types)), (40, token_types.index(UNKNOWN)),
         (41, -1 if bos_id is None else bos_id), (42, -1 if eos_id is None else eos_id), (43, -1),
     )  # fmt: skip
     normalizer = message(
@@ -329,36 +325,37 @@ def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool) -> bytes:
 
 
 _Lists: TypeAlias = tuple[list[str], list[int], Sequence[float]]
-"""Texts and kinds of tokens, and scores of SentencePiece; of byte-level BPE none."""
+"""Token strings, types, and scores (empty for byte-level BPE)."""
 
 
 def vocabulary_values(
     tokenizer: Tokenizer, n_vocab: int, tokens: Mapping[str, str], path: Path, *, with_encoder: bool = False
 ) -> dict[str, Any]:
-    """The metadata of a vocabulary, keys in full; ids below `n_vocab` without token get an unused one.
-
-    `tokens`: Special ones by the names of chat templates. `with_encoder`: Sources end with EOS.
-    """
+    """Return the metadata of a vocabulary, padded to `n_vocab`; `tokens` are variables of chat templates."""
     if isinstance(tokenizer, HFTokenizer):
-        found, (texts, kinds, scores) = _of_library(tokenizer, path)
+        found, (texts, token_types, scores) = _of_library(tokenizer, path)
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        found, (texts, kinds, scores) = _of_sentencepiece(tokenizer)
+        found, (texts, token_types, scores) = _of_sentencepiece(tokenizer)
     elif isinstance(tokenizer, Llama2cTokenizer):
-        found, (texts, kinds, scores) = _of_llama2c(tokenizer, path)
+        found, (texts, token_types, scores) = _of_llama2c(tokenizer, path)
     else:
         raise _refused(path, f"a {type(tokenizer).__name__}")
     n = len(texts)
     if n > n_vocab:
         raise _refused(path, f"{n} tokens, more than the model's {n_vocab}")
     texts = texts + [f"[PAD{i}]" for i in range(n, n_vocab)]
-    kinds = kinds + [UNUSED] * (n_vocab - n)
-    found |= {"tokens": texts, "token_type": np.array(kinds, np.int32)}
+    token_types = token_types + [UNUSED] * (n_vocab - n)
+    found |= {"tokens": texts, "token_type": np.array(token_types, np.int32)}
     if scores:
         found["scores"] = np.array([*scores, *[-1000.0] * (n_vocab - n)], np.float32)
-    places = {text: i for i, text in enumerate(texts)}
-    ids = {key: places[tokens[name]] for name, key in SPECIAL_TOKENS.items() if tokens.get(name) in places}
-    if UNKNOWN in kinds:
-        ids["unknown"] = kinds.index(UNKNOWN)
+    ids_of_texts = {text: i for i, text in enumerate(texts)}
+    ids = {
+        key: ids_of_texts[tokens[name]]
+        for name, key in SPECIAL_TOKENS.items()
+        if tokens.get(name) in ids_of_texts
+    }
+    if UNKNOWN in token_types:
+        ids["unknown"] = token_types.index(UNKNOWN)
     found |= {f"{key}_token_id": token for key, token in ids.items() if token < n_vocab}
     found["add_bos_token"] = tokenizer.adds_bos
     if found["model"] != "gpt2":
@@ -370,21 +367,21 @@ def vocabulary_values(
 
 
 def end_values(bos_id: int | None, eos_ids: Sequence[int], n_vocab: int, path: Path) -> dict[str, Any]:
-    """The metadata of BOS and the tokens that end a text, keys in full."""
+    """Return the metadata of BOS and EOS ids with full keys."""
     if len(eos_ids) > len(ENDS):
-        raise _refused(path, f"{len(eos_ids)} tokens that end a text, more than {len(ENDS)}")
+        raise _refused(path, f"{len(eos_ids)} EOS tokens, more than {len(ENDS)}")
     ids = dict(zip(ENDS, eos_ids, strict=False)) | ({} if bos_id is None else {"bos": bos_id})
     return {f"{PREFIX}{key}_token_id": token for key, token in ids.items() if token < n_vocab}
 
 
 def _refused(path: Path, what: str) -> TokenizerError:
-    expected = "byte-level BPE or SentencePiece (or tokenizer=False: a file without vocabulary)"
-    found = f"the model's tokenizer has {what}, which GGUF files cannot say"
+    expected = "byte-level BPE or SentencePiece (or tokenizer=False for a file without vocabulary)"
+    found = f"the model's tokenizer has {what}, which GGUF cannot express"
     return TokenizerError(f"{path}: {found}; expected {expected}")
 
 
 def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) -> None:
-    """Refuse metadata whose reader encodes some text in another way."""
+    """Refuse metadata that read back as a different tokenizer."""
     vocabulary = read_vocabulary(values, path)
     assert vocabulary is not None
     read = vocabulary.tokenizer
@@ -398,31 +395,31 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
     marks = [name for name, i in tokenizer.special_tokens().items() if i < n_vocab]
     known = {*tokenizer.special_tokens().values(), *read.eos_ids, read.bos_id}
     if hidden := [repr(name) for name, i in special_tokens_of(read).items() if i not in known]:
-        why = "as readers of GGUF files take tokens of such names for special tokens"
-        warn(f"{path}: {', '.join(hidden)} will have no text, {why}")
+        why = "because readers of GGUF files treat such names as special tokens"
+        warn(f"{path}: {', '.join(hidden)} will decode to nothing, {why}")
     for mark in marks:
         if read.encode(mark) != tokenizer.encode(mark):
             raise _refused(path, f"another encoding of {mark!r}")
     after = f"{marks[0]}a" if marks else ""
     if read.encode(after) != tokenizer.encode(after):
-        why = "as GGUF files have no field for a space at the beginning alone"
-        warn(f"{path}: a text after a special token, such as {after!r}, gets a space before it, {why}")
+        why = "because GGUF has no field for a space at the start only"
+        warn(f"{path}: text after a special token, such as {after!r}, will get a leading space, {why}")
 
 
 def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
-    """From a tokenizer.json."""
+    """Convert a tokenizer.json."""
     state = json.loads(tokenizer.library.to_str())
-    model, kind = state["model"], state["model"]["type"]
+    model, model_type = state["model"], state["model"]["type"]
     steps = {step["type"] for step in _walk(state["decoder"])}
-    if kind == "BPE" and steps == {"ByteLevel"}:
+    if model_type == "BPE" and steps == {"ByteLevel"}:
         return _of_byte_level(tokenizer, model, path)
-    if kind == "Unigram" or (kind == "BPE" and model.get("byte_fallback")):
-        return _of_pieces(tokenizer, state, bpe=kind == "BPE")
-    raise _refused(path, f"a model of the type {kind} with the decoder {sorted(steps)}")
+    if model_type == "Unigram" or (model_type == "BPE" and model.get("byte_fallback")):
+        return _of_pieces(tokenizer, state, bpe=model_type == "BPE")
+    raise _refused(path, f"a model of the type {model_type} with the decoder {sorted(steps)}")
 
 
 def _walk(step: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer, pre-tokenizer or decoder, one after the other."""
+    """Yield the steps of a normalizer, pre-tokenizer or decoder in order."""
     if step is None:
         return
     parts = next((step[key] for key in ("decoders", "normalizers", "pretokenizers") if key in step), None)
@@ -432,18 +429,18 @@ def _walk(step: Any) -> Iterator[dict[str, Any]]:
         yield from _walk(part)
 
 
-def _texts_and_kinds(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
-    """Tokens by id; those that were added are control tokens or the user's."""
+def _texts_and_types(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
+    """Return token strings and types by id; added tokens are control or user-defined."""
     library = tokenizer.library
     ids = library.get_vocab(with_added_tokens=True)
     texts = [f"[PAD{i}]" for i in range(max(ids.values()) + 1)]
-    kinds = [UNUSED] * len(texts)
+    token_types = [UNUSED] * len(texts)
     for token_id in ids.values():
-        texts[token_id], kinds[token_id] = library.id_to_token(token_id), NORMAL
+        texts[token_id], token_types[token_id] = library.id_to_token(token_id), NORMAL
     for token_id, added in library.get_added_tokens_decoder().items():
         texts[token_id] = added.content
-        kinds[token_id] = CONTROL if added.special else USER_DEFINED
-    return texts, kinds
+        token_types[token_id] = CONTROL if added.special else USER_DEFINED
+    return texts, token_types
 
 
 def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -462,20 +459,20 @@ def _of_byte_level(
         if fits and list(map(word_steps(WORDS[name]).pre_tokenize_str, texts)) == cuts:
             break
     else:
-        raise _refused(path, "words that are cut by another rule than those of GGUF files")
+        raise _refused(path, "a pre-tokenizer other than those of GGUF files")
     merges = [f"{left} {right}" for left, right in _pairs(model)]
-    return {"model": "gpt2", "pre": name, "merges": merges}, (*_texts_and_kinds(tokenizer), [])
+    return {"model": "gpt2", "pre": name, "merges": merges}, (*_texts_and_types(tokenizer), [])
 
 
 def _of_pieces(
     tokenizer: HFTokenizer, state: Mapping[str, Any], *, bpe: bool
 ) -> tuple[dict[str, Any], _Lists]:
-    """SentencePiece's vocabularies as tokenizer.json has them."""
+    """Convert a SentencePiece vocabulary in a tokenizer.json."""
     model = state["model"]
-    texts, kinds = _texts_and_kinds(tokenizer)
+    texts, token_types = _texts_and_types(tokenizer)
     scores = [0.0] * len(texts)
     if bpe:
-        # The first merge that makes a piece says when it is made: the higher the score, the earlier.
+        # The first merge that makes a piece decides its score: earlier merges score higher.
         for rank, (left, right) in reversed(list(enumerate(_pairs(model)))):
             token = model["vocab"].get(left + right)
             if token is not None:
@@ -483,33 +480,35 @@ def _of_pieces(
     else:
         scores[: len(model["vocab"])] = [float(score) for _, score in model["vocab"]]
     for token, text in enumerate(texts):
-        if kinds[token] == NORMAL and _BYTE_TOKEN.fullmatch(text):
-            kinds[token] = BYTE
+        if token_types[token] == NORMAL and _BYTE_TOKEN.fullmatch(text):
+            token_types[token] = BYTE
     unknown = model.get("unk_id") if not bpe else model["vocab"].get(model.get("unk_token"))
     if unknown is not None:
-        kinds[unknown] = UNKNOWN
+        token_types[unknown] = UNKNOWN
     found: dict[str, Any] = {"model": "t5", "add_space_prefix": False}
     if bpe:
         found |= {"model": "llama", "pre": "default"}
     for step in itertools.chain(_walk(state["normalizer"]), _walk(state["pre_tokenizer"])):
-        kind = step["type"]
-        if kind == "Prepend" or (kind == "Metaspace" and step.get("prepend_scheme", "always") != "never"):
+        step_type = step["type"]
+        if step_type == "Prepend" or (
+            step_type == "Metaspace" and step.get("prepend_scheme", "always") != "never"
+        ):
             found["add_space_prefix"] = True
-        if kind in ("WhitespaceSplit", "Strip") or (not bpe and kind == "Replace"):
+        if step_type in ("WhitespaceSplit", "Strip") or (not bpe and step_type == "Replace"):
             found["remove_extra_whitespaces"] = True
-        if kind == "Precompiled" and step.get("precompiled_charsmap"):
+        if step_type == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = base64.b64decode(step["precompiled_charsmap"])
             found["precompiled_charsmap"] = np.frombuffer(charsmap, np.uint8)
-    return found, (texts, kinds, scores)
+    return found, (texts, token_types, scores)
 
 
 def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any], _Lists]:
-    """From a serialized model (sentencepiece_model.proto) and the tokens added to it."""
+    """Convert a serialized model (sentencepiece_model.proto) and its added tokens."""
     model = list(read_fields(tokenizer.library.serialized_model_proto()))
     pieces = [dict(read_fields(value)) for number, value in model if number == _PIECES]
     texts = [piece.get(1, b"").decode("utf-8") for piece in pieces]
     scores = [struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0 for piece in pieces]
-    kinds = [piece.get(3, NORMAL) for piece in pieces]
+    token_types = [piece.get(3, NORMAL) for piece in pieces]
     trainer, normalizer = (
         dict(field for number, value in model if number == part for field in read_fields(value))
         for part in (_TRAINER, _NORMALIZER)
@@ -526,24 +525,24 @@ def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any]
         control = CONTROL if token_id in special else USER_DEFINED
         if token_id >= len(texts):
             texts.append(f"[PAD{token_id}]" if token is None else token.decode("utf-8"))
-            kinds.append(UNUSED if token is None else control)
+            token_types.append(UNUSED if token is None else control)
             scores.append(-1000.0)
-        elif token_id in tokenizer.added_ids and kinds[token_id] in (NORMAL, USER_DEFINED):
-            kinds[token_id] = control
-    return found, (texts, kinds, scores)
+        elif token_id in tokenizer.added_ids and token_types[token_id] in (NORMAL, USER_DEFINED):
+            token_types[token_id] = control
+    return found, (texts, token_types, scores)
 
 
 def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
-    kinds = [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * (tokenizer.n_vocab - 3)
+    token_types = [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * (tokenizer.n_vocab - 3)
     texts = []
     for i, piece in enumerate(tokenizer.vocabulary()):
         if tokenizer.has_bytes and 3 <= i < 3 + 256:
             texts.append(f"<0x{i - 3:02X}>")
-            kinds[i] = BYTE
+            token_types[i] = BYTE
             continue
         try:
             texts.append((piece or b"").decode("utf-8").replace(" ", META))
         except UnicodeDecodeError as error:
             raise _refused(path, f"token {i}, {piece!r}, which is not UTF-8") from error
     found = {"model": "llama", "pre": "default", "add_space_prefix": True}
-    return found, (texts, kinds, tokenizer.scores)
+    return found, (texts, token_types, tokenizer.scores)

@@ -18,7 +18,7 @@ from specdec.errors import TokenizerError
 from specdec.models.tokenizer.added_tokens import SideTokens, import_tokenizers, library_errors
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
-# What one character may become. NFKC makes 18 of one, bytes in place of characters 4, a template adds a few.
+# Maximum expansion of one character. NFKC makes 18, bytes for characters 4, a template adds a few.
 _MOST: Final = 1024
 
 _PARTS: Final[Mapping[str, str]] = {
@@ -27,22 +27,19 @@ _PARTS: Final[Mapping[str, str]] = {
 
 
 def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
-    """Refuse a file whose steps, one after another, could blow a text up, or whose merges cut characters.
-
-    The library runs the steps while it reads the file. What is not understood here is left to it.
-    """
+    """Refuse a file whose steps could expand text excessively, or whose merges cut characters."""
     _check_merges(values.get("model"), path)
     for part, key in _PARTS.items():
         length = 1
         for step in _steps(values.get(part), key):
             length = _length_after(step, length)
             if length > _MOST:
-                found = f"of steps that may make {length} characters of one"
-                raise TokenizerError.of(path, part, None, f"at most {_MOST}", found=found)
+                found = f"a sequence that can turn one character into {length}"
+                raise TokenizerError.of(path, part, None, f"at most {_MOST} characters", found=found)
 
 
 def _check_merges(model: Any, path: Path) -> None:
-    """With a prefix of continuing pieces, the library cuts its length off the right half of every merge."""
+    """Check merges for the subword prefix, whose length the library removes from every right half."""
     fields = model if isinstance(model, dict) else {}
     prefix, merges = fields.get("continuing_subword_prefix"), fields.get("merges")
     if not (isinstance(prefix, str) and prefix and isinstance(merges, list)):
@@ -54,12 +51,12 @@ def _check_merges(model: Any, path: Path) -> None:
         if isinstance(merge, list) and merge:
             right = merge[-1]
         if not (isinstance(right, str) and right.startswith(prefix)):
-            expected = f"a second half that begins with {prefix!r}, the continuing_subword_prefix"
+            expected = f"a second half that starts with {prefix!r}, the continuing_subword_prefix"
             raise TokenizerError.of(path, f"model.merges[{i}]", merge, expected)
 
 
 def _steps(step: Any, key: str) -> Iterator[Mapping[str, Any]]:
-    """The steps of nested sequences in the order in which they run."""
+    """Yield the steps of nested sequences in execution order."""
     waiting = [step]
     while waiting:
         step = waiting.pop()
@@ -72,7 +69,7 @@ def _steps(step: Any, key: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _length_after(step: Mapping[str, Any], length: int) -> int:
-    """Upper bound of the length of a text after a step, which its fields tell, as the library tells it."""
+    """Return an upper bound of a text's length after a step, identified by its fields as in the library."""
     content, pattern, prepended = step.get("content"), step.get("pattern"), step.get("prepend")
     if isinstance(content, str):
         string = pattern.get("String") if isinstance(pattern, dict) else None
@@ -95,7 +92,7 @@ def _length_after(step: Mapping[str, Any], length: int) -> int:
 
 
 def _longest_replacement(charsmap: str) -> int:
-    """Bytes of the longest string in SentencePiece's table: a trie after its size, then the strings."""
+    """Return the length of the longest string in SentencePiece's table: trie size, trie, strings."""
     try:
         table = base64.b64decode(charsmap)
     except ValueError:
@@ -110,13 +107,13 @@ CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT2_WORDS: Final = ("bytes",)
 QWEN2_WORDS: Final = (rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}",)
-# How classes of transformers that read byte-level BPE in two files cut a text into words; see `word_steps`.
+# Word splitting of transformers' classes that read vocab.json and merges.txt; see `word_steps`.
 _SPLITS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("GPT2Tokenizer", "BartTokenizer", "CodeGenTokenizer"), GPT2_WORDS),
     "Qwen2Tokenizer": QWEN2_WORDS,
 }
 
-# What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
+# Limits against small files with a large cost. Vocabularies have few unused ids, decoders few steps.
 _MAX_UNUSED: Final = 1 << 20
 _MAX_TEXT: Final = 1 << 26  # characters of all tokens together
 _LONG: Final = 4096  # characters, which take milliseconds
@@ -125,10 +122,9 @@ _STRIP_NONE, _STRIP_ONE = ({"type": "Strip", "content": " ", "start": n, "stop":
 
 
 class HFTokenizer(ByteTokenizer):
-    """A tokenizer of the ``tokenizers`` library, which encodes; its decoding is not incremental.
+    """A tokenizer that encodes with the ``tokenizers`` library, whose decoding is not incremental.
 
-    `adds_bos`: None: if the template puts tokens in front. `vocab`: Ids of tokens but the added ones, if
-    known.
+    `adds_bos`: None: if the template prepends tokens. `vocab`: Ids of tokens except added ones, if known.
     """
 
     reads_special_tokens = True
@@ -139,15 +135,15 @@ class HFTokenizer(ByteTokenizer):
     ) -> None:  # fmt: skip
         self.library = library_tokenizer
         with library_errors(f"{source}: not a tokenizer that `tokenizers` can use"):
-            # A tokenizer.json may carry the padding and truncation of its last training run.
+            # A tokenizer.json may contain padding and truncation settings from training.
             self.library.no_padding()
             self.library.no_truncation()
             added = self.library.get_added_tokens_decoder()
             if vocab is None:
                 vocab = self.library.get_vocab(with_added_tokens=True)
             tokens = dict(zip(vocab.values(), vocab, strict=True))
-            # Of an added token the library decodes what its normalizer makes of it; of several tokens with
-            # one id it knows which counts.
+            # The library decodes the normalized content of an added token, and knows which of several
+            # tokens with one id counts.
             for token_id in added if len(tokens) == len(vocab) else [*tokens, *added]:
                 tokens[token_id] = self.library.id_to_token(token_id)
             decoder = self.library.decoder
@@ -156,7 +152,7 @@ class HFTokenizer(ByteTokenizer):
         to_bytes, strip = _read_decoder(state, source)
         vocabulary, silent = _read_vocabulary(tokens, added, to_bytes, source)
         if self.before:
-            # What the template puts in front is what the model saw; its configuration may name another BOS.
+            # The template shows what the model was trained with; its configuration may name another BOS.
             bos_id = self.before[0]
         super().__init__(
             source, vocabulary=vocabulary, silent=silent, strip=strip, bos_id=bos_id, eos_ids=eos_ids,
@@ -166,7 +162,7 @@ class HFTokenizer(ByteTokenizer):
 
     @classmethod
     def from_file(cls, path: Path, side: SideTokens, vocab: Mapping[str, int] | None = None) -> HFTokenizer:
-        """Read tokenizer.json, with the tokens of the files next to it; `vocab` as of the class."""
+        """Read tokenizer.json and the tokens of the files next to it; `vocab` as in the class."""
         library = import_tokenizers(path)
         with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):
             tokenizer = library.Tokenizer.from_file(str(path))
@@ -174,10 +170,7 @@ class HFTokenizer(ByteTokenizer):
 
     @classmethod
     def from_bpe_files(cls, vocab: Path, merges: Path, side: SideTokens) -> HFTokenizer:
-        """Read vocab.json and merges.txt: byte-level BPE, with the tokens of the files next to them.
-
-        The class of transformers, GPT-2's where no file names one, decides how a text is cut into words.
-        """
+        """Read vocab.json and merges.txt and the tokens next to them; transformers' class splits words."""
         library = import_tokenizers(vocab)
         if side.tokenizer_class not in _SPLITS:
             if side.names_class:
@@ -213,7 +206,7 @@ class HFTokenizer(ByteTokenizer):
         return cls(tokenizer, source, bos_id=bos_id, eos_ids=eos_ids, adds_bos=adds_bos, vocab=vocab)
 
     def _read_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The special tokens that the file's post-processor puts in front of a text, and behind it."""
+        """Return the special tokens that the post-processor puts before and after a text."""
         plain, whole = (self.library.encode("a", add_special_tokens=adds).ids for adds in (False, True))
         n = len(plain)
         at = next((at for at in range(len(whole) - n + 1) if whole[at : at + n] == plain), None)
@@ -223,16 +216,13 @@ class HFTokenizer(ByteTokenizer):
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
             if len(text) < _LONG:
                 ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
-            else:  # releases the GIL, and computes no offsets; its threads start with the first long text
+            else:  # releases the GIL and skips offsets; its threads start with the first long text
                 ids = self.library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
 
 def word_steps(steps: tuple[str, ...], *, prefixed: bool = False) -> Any:
-    """A pre-tokenizer of ``tokenizers`` that cuts a text into words and spells their bytes.
-
-    `steps`: "digits", each by itself; "bytes": GPT-2's rule; else regular expressions.
-    """
+    """Make a pre-tokenizer of steps "digits", "bytes" (GPT-2's rule), or regular expressions."""
     import tokenizers
 
     pre = tokenizers.pre_tokenizers
@@ -247,7 +237,7 @@ def _read_vocabulary(
     tokens: dict[int, str], added: dict[int, Any], to_bytes: Callable[[Collection[str]], Iterable[bytes]],
     source: str,
 ) -> tuple[list[bytes | None], frozenset[int]]:  # fmt: skip
-    """(bytes of each token by id, ids that stand for no text) from the library's tokens and added tokens."""
+    """Return the bytes of each token by id, and the ids of special tokens."""
     if not tokens:
         raise TokenizerError(f"{source}: has no tokens; expected at least one")
     n_ids = max(tokens) + 1
@@ -264,30 +254,30 @@ def _read_vocabulary(
 
 
 def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], Iterable[bytes]], Strip]:
-    """(bytes of tokens' texts, what the beginning of a text loses) from the library's decoder settings."""
+    """Return a function from tokens to bytes, and the leading spaces to strip, of a decoder's settings."""
     if state is None:
         return lambda tokens: (b" " + token.encode("utf-8") for token in tokens), Strip.ONE_SPACE
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     if len(steps) > _MAX_STEPS:
         raise TokenizerError.of(source, "decoder", None, f"at most {_MAX_STEPS}", found=f"{len(steps)} steps")
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
+    step_types = [step["type"] for step in steps]
+    if step_types == ["ByteLevel"]:
         return _byte_level, Strip.NOTHING
 
     replaced: list[tuple[str, str]] = []
     strip = Strip.NOTHING
     for at, step in enumerate(steps):
-        kind = step["type"]
-        if kind == "Replace" and set(step["pattern"]) == {"String"}:
+        step_type = step["type"]
+        if step_type == "Replace" and set(step["pattern"]) == {"String"}:
             replaced.append((step["pattern"]["String"], step["content"]))
-        elif kind == "Metaspace":
+        elif step_type == "Metaspace":
             replaced.append((step["replacement"], " "))
             if step["prepend_scheme"] != "never":
                 strip = Strip.SPACES_OF_FIRST_TOKEN
-        # Before Fuse, Strip would act on every token.
-        elif kind == "Strip" and "Fuse" in kinds[:at] and step in (_STRIP_NONE, _STRIP_ONE):
+        # Before Fuse, Strip acts on every token.
+        elif step_type == "Strip" and "Fuse" in step_types[:at] and step in (_STRIP_NONE, _STRIP_ONE):
             strip = Strip.ONE_SPACE if step["start"] else strip
-        elif kind not in ("ByteFallback", "Fuse"):
+        elif step_type not in ("ByteFallback", "Fuse"):
             parts = "Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
             raise TokenizerError.of(source, "decoder", step, f"ByteLevel, or a sequence of {parts}")
 
@@ -299,7 +289,7 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
             yield text
 
     def text_of(token: str, most: int) -> bytes:
-        if "ByteFallback" in kinds and (match := _BYTE_TOKEN.fullmatch(token)):
+        if "ByteFallback" in step_types and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match[1])
         for pattern, content in replaced:
             if len(token) + token.count(pattern) * (len(content) - len(pattern)) > most:
@@ -312,7 +302,7 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
 
 
 def _byte_level_alphabet() -> NDArray[np.uint32]:
-    """The byte that each character of GPT-2's alphabet stands for, by its code; 256: none."""
+    """Return the byte of each character in GPT-2's alphabet, by code point; 256 for none."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted({*range(256)} - {*printable})
     alphabet = np.full(0x100 + len(others) + 1, 256, np.uint32)
@@ -325,7 +315,7 @@ _ALPHABET: Final = _byte_level_alphabet()
 
 
 def _byte_level(tokens: Collection[str]) -> list[bytes]:
-    """The bytes of tokens in GPT-2's alphabet; of a token with another character, an added one, its UTF-8."""
+    """Decode tokens in GPT-2's alphabet; added tokens with other characters are UTF-8."""
     codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), "<u4")
     found = _ALPHABET[np.minimum(codes, len(_ALPHABET) - 1)]
     data = found.astype(np.uint8).tobytes()

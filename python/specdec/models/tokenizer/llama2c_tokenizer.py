@@ -1,7 +1,7 @@
 """llama2.c's tokenizer files (``tok*.bin``): a SentencePiece BPE vocabulary with scores, and its encoder.
 
-The file is an int32, the longest token's bytes, then for each token its float32 score, int32 length and
-bytes. Ids 0, 1, 2 are <unk>, <s>, </s>, the last two with newlines around.
+A file has an int32, the maximum token length, then for each token a float32 score, an int32 length and its
+bytes. Ids 0, 1, 2 are <unk>, <s>, </s>, the last two surrounded by newlines.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 from specdec.text_files import reading
 
 _UNK, _BOS, _EOS, _FIRST_BYTE = 0, 1, 2, 3
-_UNK_TEXT: Final = " \u2047 "  # as SentencePiece writes it
+_UNK_TEXT: Final = " \u2047 "  # as in SentencePiece
 
 
 class Llama2cTokenizer(ByteTokenizer):
-    """A tokenizer in llama2.c's format, which encodes as llama2.c does.
+    """A tokenizer that encodes as llama2.c does.
 
-    A space in front, a token for each character or its bytes; then the best of adjacent pairs is merged, the
-    leftmost of equals first, until none is left. `has_bytes`: Whether tokens 3 to 258 are single bytes.
+    Prepends a space, takes a token for each character or its bytes, and merges the best-scored adjacent pair,
+    leftmost first, until none is left. `has_bytes`: Whether tokens 3 to 258 are single bytes.
     """
 
     def __init__(
@@ -67,9 +67,8 @@ class Llama2cTokenizer(ByteTokenizer):
         if not text:
             return []
         ids = self._characters(" " + text)
-        # A doubly linked list of symbols and a heap of candidate merges, best score first, then leftmost;
-        # O(n log n) where llama2.c scans for each merge. A candidate whose symbols have changed since is
-        # skipped.
+        # A doubly linked list of symbols and a heap of candidate merges, best score first, then leftmost:
+        # O(n log n), where llama2.c rescans for each merge. Stale candidates are skipped.
         n = len(ids)
         following = [*range(1, n), -1]
         preceding = list(range(-1, n - 1))
@@ -103,18 +102,18 @@ def _read(path: Path) -> tuple[list[bytes], list[float]]:
     with reading(path, TokenizerError):
         data = path.read_bytes()
     if len(data) < 4:
-        raise TokenizerError(f"{path}: has {len(data)} bytes; expected a llama2.c tokenizer")
+        raise TokenizerError(f"{path}: has {len(data)} bytes; expected a llama2.c tokenizer file")
     (longest,) = struct.unpack_from("<i", data)
     tokens: list[bytes] = []
     scores: list[float] = []
     at = 4
     while at < len(data):
         if at + 8 > len(data):
-            raise TokenizerError(f"{path}: ends within token {len(tokens)}; expected its score and length")
+            raise TokenizerError(f"{path}: ends inside token {len(tokens)}; expected its score and length")
         score, length = struct.unpack_from("<fi", data, at)
         at += 8
         if not 0 <= length <= min(longest, len(data) - at):
-            expected = f"0 to {longest}, the header's longest, and at most the {len(data) - at} bytes left"
+            expected = f"0 to {longest}, the header's maximum, and at most the {len(data) - at} bytes left"
             raise TokenizerError(f"{path}: token {len(tokens)} has length {length}; expected {expected}")
         if math.isnan(score):
             raise TokenizerError(f"{path}: token {len(tokens)} has the score NaN; expected a number")

@@ -1,4 +1,4 @@
-"""Which tokenizer a model gets, for its texts and its sources: of files, an object, or none."""
+"""Resolution of ``tokenizer=`` to a tokenizer: from files, an object, or none."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ from specdec.models.tokenizer.sentencepiece_file import (
 def adapted(
     given: Any, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
 ) -> Tokenizer | None:
-    """The tokenizer that an object of ``transformers`` or ``tokenizers`` is; None for any other object.
-
-    The object is read, never changed. Its own end of text is one beside the model's `eos_ids`.
-    """
+    """Wrap an object of ``transformers`` or ``tokenizers``, adding its EOS; None for any other object."""
     source = f"the {type(given).__name__}"
     if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
         return HFTokenizer(_copy(given, source), source, bos_id=bos_id, eos_ids=eos_ids or ())
@@ -53,13 +50,13 @@ def adapted(
 
 
 def _copy(library_tokenizer: Any, source: str) -> Any:
-    """A copy of its own for specdec, which turns padding and truncation off."""
+    """Copy a tokenizer, because specdec turns padding and truncation off."""
     with library_errors(f"{source} cannot be copied"):
         return type(library_tokenizer).from_str(library_tokenizer.to_str())
 
 
 class SlowTokenizer:
-    """A tokenizer of ``transformers`` that is written in Python, known by its methods alone."""
+    """A Python tokenizer of ``transformers``, used through its methods only."""
 
     def __init__(self, given: Any, *, bos_id: int | None, eos_ids: tuple[int, ...]) -> None:
         self._given, self._name = given, f"the {type(given).__name__}"
@@ -76,37 +73,37 @@ class SlowTokenizer:
         return [int(token) for token in self._given.encode(text, add_special_tokens=special)]
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Token ids of a text; see `Tokenizer`."""
+        """Encode text; see `Tokenizer`."""
         if not isinstance(text, str):
             raise InputError.of("text", text, "a str", type_of(text))
         with library_errors(f"{self._name} cannot encode this text"):
             return [*(self.before if add_bos else ()), *self._ids(text, False)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens left out."""
+        """Decode ids, skipping special tokens."""
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         with library_errors(f"{self._name} cannot decode these ids"):
             text: str = self._given.decode([int(token) for token in ids], **options)
         return text
 
 
-# As mBART ("en_XX"), NLLB ("eng_Latn") and M2M-100 ("__en__") write languages.
+# Language tokens of mBART ("en_XX"), NLLB ("eng_Latn") and M2M-100 ("__en__").
 _LANGUAGE: Final = re.compile(
     r"(?:__)?([a-z]{2,3}_(?:[A-Z]{2}|[A-Z][a-z]{3})|(?<=__)[a-z]{2,3}(?=__))(?:__)?"
 )
 
 
 class SourceTokenizer:
-    """Encodes sources: the tokens of a text, between those that an encoder expects before and behind it.
+    """Tokenizer of encoder inputs: adds the special tokens that an encoder expects.
 
     Parameters
     ----------
     tokenizer : Tokenizer
-        Cuts the text.
+        Encodes the text.
     before, after : tuple of int
-        Such as the token of the source's language, and end of text.
+        Ids around the text, such as the source language and EOS.
     languages : mapping of str to int
-        The ids of languages, by their codes.
+        Ids of language tokens by code.
     """
 
     def __init__(
@@ -120,31 +117,31 @@ class SourceTokenizer:
         return f"SourceTokenizer({self.tokenizer!r}, before={self.before}, after={self.after})"
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a source.
+        """Encode a source.
 
         Raises
         ------
         InputError
-            `text` is no str, or has a lone surrogate.
+            `text` is not a str, or has a lone surrogate.
         """
         return [*self.before, *self.tokenizer.encode(text, add_bos=False), *self.after]
 
     def language_id(self, name: str, code: Any) -> int:
-        """The id of a language; `name` is that of the argument, for messages.
+        """Return the id of a language code; messages name the argument `name`.
 
         Raises
         ------
         InputError
-            The model has no such language, or none at all.
+            The model does not have this language, or has no languages.
         """
         if code in self.languages:
             return self.languages[code]
         few = ", ".join(list(self.languages)[:6])
         expected = f"one of the {len(self.languages)} languages of the tokenizer, such as {few}"
-        raise InputError.of(name, code, expected if few else "None, as the tokenizer has no languages")
+        raise InputError.of(name, code, expected if few else "None: the tokenizer has no languages")
 
     def in_language(self, code: str) -> SourceTokenizer:
-        """The same for sources in a language; raises as `language_id`."""
+        """Return a tokenizer of sources in another language; raises as `language_id`."""
         ours, known = self.language_id("src_lang", code), set(self.languages.values())
         before, after = (
             tuple(ours if token in known else token for token in side) for side in (self.before, self.after)
@@ -153,7 +150,7 @@ class SourceTokenizer:
 
 
 def source_side(tokenizer: Tokenizer | None) -> SourceTokenizer | None:
-    """What encodes the sources of a model; end of text follows one that nothing else follows."""
+    """Return the tokenizer of a model's sources, which appends EOS if nothing else follows."""
     if tokenizer is None:
         return None
     pieces = tokenizer.source_side if isinstance(tokenizer, NumberedPieces) else tokenizer
@@ -174,25 +171,24 @@ def resolve_tokenizer(
     given: Any, folder: Path, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None,
     n_vocab: int | None = None,
 ) -> Tokenizer | None:  # fmt: skip
-    """The tokenizer that a caller's ``tokenizer=`` means.
+    """Resolve a caller's ``tokenizer=``.
 
     Parameters
     ----------
     given : None, False, path-like or Tokenizer
-        None: the one in ``folder``, if there is one. False: none. A path: the one at that path. An object of
-        ``transformers`` (AutoTokenizer gives one) or ``tokenizers``: that tokenizer.
+        As in :func:`specdec.load`.
     folder : Path
-        Where the model is.
+        The model's folder.
     bos_id, eos_ids
-        What the model's configuration says; None: the tokenizer's own. An object with specdec's methods keeps
-        its own, and one of transformers has its own beside them.
+        From the model's configuration; None: the tokenizer's own. A `Tokenizer` object keeps its own; an
+        object of transformers adds its EOS.
     n_vocab : int, optional
-        The number of ids of the model in `folder`, within which its own tokenizer must name BOS and EOS.
+        Number of ids of the model, which bounds BOS and EOS of its own tokenizer.
 
     Raises
     ------
     TokenizerError
-        Damaged or missing files, a missing library, or an object that is no tokenizer.
+        Damaged or missing files, a missing library, or an object that is not a tokenizer.
     """
     if given is False:
         return None
@@ -206,7 +202,7 @@ def resolve_tokenizer(
     if missing := ", ".join(name for name in wanted if not hasattr(given, name)):
         raise TokenizerError(
             f"tokenizer is {type_of(given)} without {missing}; expected None, False, a path, an object of "
-            "transformers or tokenizers, or one with the attributes of specdec.tokenizer.Tokenizer"
+            "transformers or tokenizers, or an object with the attributes of specdec.tokenizer.Tokenizer"
         )
     own: Tokenizer = given
     return own
@@ -221,11 +217,11 @@ def load_tokenizer(
     ----------
     path : path-like
         A folder with tokenizer.json, tokenizer.model, spiece.model, or vocab.json and merges.txt (tried in
-        this order), or with the files of Marian, M2M-100 or ByT5; or one file: tokenizer.json, GPT-2's
-        vocab.json (merges.txt is looked for beside it, with "merges" in place of "vocab" in its name), a
-        SentencePiece ``.model``, or a llama2.c ``.bin``.
+        this order), or with the files of Marian, M2M-100 or ByT5. Or a file: tokenizer.json, GPT-2's
+        vocab.json (with merges.txt next to it, named alike), a SentencePiece ``.model``, or a llama2.c
+        ``.bin``.
     bos_id, eos_ids
-        What the model's configuration says; None: the tokenizer's own.
+        From the model's configuration; None: the tokenizer's own.
 
     Raises
     ------
@@ -236,13 +232,13 @@ def load_tokenizer(
     open_it = _in_folder if location.is_dir() else _of_file
     found = open_it(location, None, bos_id=bos_id, eos_ids=eos_ids)
     if found is None:
-        raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
+        raise TokenizerError(f"{location}: has no tokenizer; expected {_NAMES}")
     return found
 
 
 def _of_file(location: Path, n_vocab: int | None, **ends: Any) -> Tokenizer:
     if not location.is_file():
-        raise TokenizerError(f"{location}: no such file; expected a tokenizer")
+        raise TokenizerError(f"{location}: no such file; expected a tokenizer file or folder")
     if location.suffix == ".bin":
         return Llama2cTokenizer(location, **ends)
     if location.suffix not in (".model", ".json"):
@@ -251,18 +247,18 @@ def _of_file(location: Path, n_vocab: int | None, **ends: Any) -> Tokenizer:
     if location.suffix == ".model":
         return SentencePieceTokenizer.from_file(location, side)
     values = read_settings(location)
-    if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
+    if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a token
         check_tokenizer_json(values, location)
-        vocab = values["model"].get("vocab")  # a list in Unigram, where ids are places
+        vocab = values["model"].get("vocab")  # a list in Unigram, where ids are indices
         return HFTokenizer.from_file(location, side, vocab if isinstance(vocab, dict) else None)
     merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
     if "vocab" in location.name and merges.is_file():
         return HFTokenizer.from_bpe_files(location, merges, side)
-    raise TokenizerError(f"{location}: expected a tokenizer.json, or a vocab.json with merges.txt beside it")
+    raise TokenizerError(f"{location}: expected a tokenizer.json, or a vocab.json with merges.txt next to it")
 
 
 def _in_folder(folder: Path, n_vocab: int | None, **ends: Any) -> Tokenizer | None:
-    if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side
+    if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side only
         return open_marian(folder, **ends)
     settings = folder / "tokenizer_config.json"
     name = next((name for name in _FILES if (folder / name).is_file()), None)
@@ -276,13 +272,13 @@ def _in_folder(folder: Path, n_vocab: int | None, **ends: Any) -> Tokenizer | No
 
 
 def why_no_tokenizer(path: Path) -> str:
-    """The part of a message about the model at `path` without a tokenizer, with a way out."""
+    """Explain, for a message, why the model at `path` has no tokenizer, and what to do."""
     folder = path if path.is_dir() else path.parent
     why, how = "", "token ids"
-    if found := sorted(folder.glob("tok*.bin")):  # those of llama2.c, of which a folder may hold several
+    if found := sorted(folder.glob("tok*.bin")):  # of llama2.c; a folder may have several
         why = f"; found {', '.join(map(str, found))}"
-        how = "tokenizer= with its path when the model is loaded, or token ids"
+        how = "token ids, or load the model with tokenizer= and that path"
     elif path.is_dir() and not any((path / name).is_file() for name in _FILES):
-        why = f", as no {_NAMES} was found in it"
-        how = "token ids, or tokenizer= with the path of one when the model is loaded"
+        why = f", because it has no {_NAMES}"
+        how = "token ids, or load the model with tokenizer= and the path of a tokenizer"
     return f"{path} was loaded without tokenizer{why}; expected {how}"

@@ -1,4 +1,4 @@
-"""SentencePiece models, by the ``sentencepiece`` library: tokenizer.model, Marian, M2M-100."""
+"""SentencePiece tokenizers: tokenizer.model, Marian, M2M-100."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from specdec.models.tokenizer.added_tokens import (
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 from specdec.text_files import reading
 
-# A model is a message of Protocol Buffers. The library's own module for it cannot be imported together with
-# that of transformers, as both register one file name.
+# A model is a Protocol Buffers message. The library's own module for it cannot be imported together with
+# transformers' module, because both register the same file name.
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
 _SIZES: Final = {_FOUR_BYTES: 4, _EIGHT_BYTES: 8}
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; negative numbers as 64 bits."""
+    """Encode a varint: seven bits per byte, lowest first; negative numbers as 64 bits."""
     value &= (1 << 64) - 1
     found = bytearray()
     while value >= 0x80:
@@ -38,7 +38,7 @@ def _varint(value: int) -> bytes:
 
 
 def message(*fields: tuple[int, int | float | bytes]) -> bytes:
-    """A message of fields: (number, value), values being whole numbers, floats of 32 bits, or bytes."""
+    """Serialize a message from (number, value) fields; values are int, float (32-bit) or bytes."""
     found = []
     for number, value in fields:
         if isinstance(value, bytes):
@@ -51,7 +51,7 @@ def message(*fields: tuple[int, int | float | bytes]) -> bytes:
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of the fields of a message that is not damaged: int, or bytes."""
+    """Yield (number, value) of a valid message's fields; values are int or bytes."""
     at = 0
 
     def varint() -> int:
@@ -71,11 +71,11 @@ def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
     while at < len(data):
         key = varint()
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
+        number, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
             yield number, varint()
         else:
-            size = _SIZES[kind] if kind in _SIZES else varint()
+            size = _SIZES[wire_type] if wire_type in _SIZES else varint()
             yield number, data[at : at + size]
             at += size
 
@@ -88,9 +88,9 @@ _USER_DEFINED: Final = 4
 
 
 class SentencePieceTokenizer(ByteTokenizer):
-    """A SentencePiece model and the tokens `added` after its pieces, which a `finder` cuts a text at first.
+    """A SentencePiece model and the tokens `added` to it, where a `finder` splits text first.
 
-    `prefixes_all`: Whether a text after an added token gets the space that the beginning of a text gets.
+    `prefixes_all`: Whether text after an added token gets a leading space, like the start of a text.
     """
 
     reads_special_tokens = True
@@ -106,7 +106,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             vocabulary: list[bytes | None] = [_piece_bytes(library, i) for i in range(n_pieces)]
             unknown = library.unk_id()
             replaced = {unknown: library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {}
-            # what the library drops at the beginning of a text, as its Python face hides the setting
+            # leading spaces that the library strips; its Python API hides the setting
             spaces = len(library.decode_pieces([META, META, "x"])) - 1
             strip = (Strip.ALL_SPACES, Strip.ONE_SPACE, Strip.NOTHING)[spaces]
         vocabulary += [None] * (max(added, default=-1) + 1 - n_pieces)
@@ -119,7 +119,7 @@ class SentencePieceTokenizer(ByteTokenizer):
 
     @classmethod
     def from_file(cls, path: Path, side: SideTokens) -> SentencePieceTokenizer:
-        """Read a file, with the tokens of the files next to it."""
+        """Read a file and the tokens of the files next to it."""
         library, source = open_sentencepiece(path), str(path)
         if not side.prefixes_text:
             library = _without_prefix(library, source)
@@ -145,7 +145,7 @@ class SentencePieceTokenizer(ByteTokenizer):
         )  # fmt: skip
 
     def added_tokens(self) -> dict[str, dict[str, Any]]:
-        """The added tokens as ``added_tokens_decoder`` of a tokenizer_config.json has them."""
+        """Return the added tokens in the format of ``added_tokens_decoder``."""
         tokens = {} if self._finder is None else self._finder.tokens
         special = set(self.special_tokens().values())
         names = ("content", "single_word", "lstrip", "rstrip", "normalized")
@@ -165,7 +165,7 @@ class SentencePieceTokenizer(ByteTokenizer):
 
 
 def _encode_all(library: Any, texts: list[str]) -> list[list[int]]:
-    """The ids of each text; of many texts in one call, as a call costs more than a short text."""
+    """Encode texts in one call, because a call costs more than a short text."""
     if len(texts) < 2:
         return [library.encode(text, out_type=int) for text in texts]
     ids: list[list[int]] = library.encode(texts, out_type=int, num_threads=1)
@@ -187,10 +187,7 @@ def _piece_bytes(library: Any, token_id: int) -> bytes:
 
 
 def _adding(ids: Mapping[str, int], special: Mapping[int, bool], side: SideTokens, source: str) -> Any:
-    """A tokenizer of ``tokenizers`` with the pieces, by `ids`, of a model and the tokens added to them.
-
-    `special`: The pieces that count as added tokens, and whether they are control ones, not the user's.
-    """
+    """Make a tokenizer of ``tokenizers`` with a model's pieces, of which `special` ones are added tokens."""
     new = import_tokenizers(source).AddedToken
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
     all_ids = dict(ids)
@@ -205,27 +202,27 @@ def _adding(ids: Mapping[str, int], special: Mapping[int, bool], side: SideToken
 
 
 def _user_defined(model: bytes) -> list[int]:
-    """The ids of the user-defined pieces of a serialized model, which the library does not list."""
+    """Return the ids of user-defined pieces in a serialized model, which the library does not list."""
     pieces = (value for number, value in read_fields(model) if number == _PIECES)
-    kind = _TYPE, _USER_DEFINED
-    mark = message(kind)  # few pieces have these bytes: only those are parsed
-    return [i for i, piece in enumerate(pieces) if mark in piece and kind in read_fields(piece)]
+    type_field = _TYPE, _USER_DEFINED
+    mark = message(type_field)  # only the few pieces with these bytes are parsed
+    return [i for i, piece in enumerate(pieces) if mark in piece and type_field in read_fields(piece)]
 
 
 def _without_prefix(library: Any, source: str) -> Any:
-    """The same model without the space at the beginning of a text: a later field overrides an earlier one."""
+    """Return the model without leading space; a later field overrides an earlier one."""
     no_prefix = message((_NORMALIZER, message((_ADD_DUMMY_PREFIX, 0))))
     return parse_sentencepiece(library.serialized_model_proto() + no_prefix, source)
 
 
 def open_sentencepiece(path: Path) -> Any:
-    """The model at a path, by the ``sentencepiece`` library."""
+    """Load the model at a path with the ``sentencepiece`` library."""
     with reading(path, TokenizerError):
         return parse_sentencepiece(path.read_bytes(), str(path))
 
 
 def parse_sentencepiece(model: bytes, source: str) -> Any:
-    """A serialized model, by the ``sentencepiece`` library; raises as `open_sentencepiece`."""
+    """Load a serialized model with the ``sentencepiece`` library."""
     library = import_library("sentencepiece", source).SentencePieceProcessor()
     with library_errors(f"{source}: not a SentencePiece model"):
         library.LoadFromSerializedProto(model)
@@ -234,11 +231,11 @@ def parse_sentencepiece(model: bytes, source: str) -> Any:
 
 _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")
 _UNKNOWN: Final = "<unk>"
-_MOST_UNUSED: Final = 1 << 20  # ids without token, in a vocabulary of a small file
+_MOST_UNUSED: Final = 1 << 20  # limit of unused ids
 _CODE: Final = re.compile(r">>.*?<<")
 _LANGUAGE: Final = re.compile("__.+__", re.DOTALL)
 
-# The languages of M2M-100 in the order of their ids, which follow those of vocab.json.
+# Languages of M2M-100 in the order of their ids, which follow those of vocab.json.
 _LANGUAGES: Final[Mapping[str, str]] = {
     "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
     "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne "
@@ -249,9 +246,9 @@ _LANGUAGES: Final[Mapping[str, str]] = {
 
 
 class NumberedPieces(ByteTokenizer):
-    """A text cut into pieces by a SentencePiece `model`, each with its id of a vocabulary, `numbers`.
+    """A SentencePiece `model` whose pieces get their ids from a vocabulary, `numbers`.
 
-    `codes`: Whether a text may begin with a token such as ">>de<<". `source_side`: What encodes sources.
+    `codes`: Whether text may start with a token such as ">>de<<". `source_side`: Tokenizer of sources.
     """
 
     def __init__(
@@ -288,7 +285,7 @@ class NumberedPieces(ByteTokenizer):
 
 
 def open_marian(folder: Path, **ends: Any) -> NumberedPieces:
-    """The target side of source.spm, target.spm and vocab.json, or also target_vocab.json."""
+    """Load the target side of source.spm, target.spm, vocab.json and an optional target_vocab.json."""
     theirs, ours = folder / "vocab.json", folder / "target_vocab.json"
     files = [theirs, ours if ours.is_file() else theirs]
     models = folder / "source.spm", folder / "target.spm"
@@ -296,7 +293,7 @@ def open_marian(folder: Path, **ends: Any) -> NumberedPieces:
 
 
 def marian_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
-    """The same of a MarianTokenizer of transformers."""
+    """Wrap a MarianTokenizer of transformers."""
     models = tuple(Path(file) for file in given.spm_files)
     target = given.target_encoder if given.separate_vocabs else given.encoder
     return _two_sides(models, (given.encoder, target), (source, source), **ends)
@@ -305,7 +302,7 @@ def marian_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
 def _two_sides(
     models: Sequence[Path], numbers: Sequence[Mapping[str, int]], names: Sequence[str], **ends: Any
 ) -> NumberedPieces:
-    """Of sources, then of texts, whose ids `ends` are: models, vocabularies, and where these were read."""
+    """Return the target side, from models, vocabularies and names of source and target; `ends` its ids."""
     shared = numbers[0] == numbers[1]
     source = NumberedPieces(models[0], numbers[0], names[0], codes=shared, **(ends if shared else {}))
     target = NumberedPieces(models[1], numbers[1], names[1], codes=shared, **ends)
@@ -314,22 +311,22 @@ def _two_sides(
 
 
 def open_m2m(folder: Path, settings: Mapping[str, Any], **ends: Any) -> NumberedPieces:
-    """sentencepiece.bpe.model and vocab.json, and the languages that follow its ids."""
+    """Load sentencepiece.bpe.model and vocab.json, with languages after its ids."""
     file, config = folder / "vocab.json", folder / "tokenizer_config.json"
     numbers = _numbers(file)
-    kind = settings.get("language_codes") or "m2m100"
-    if not isinstance(kind, str) or kind not in _LANGUAGES:
-        raise TokenizerError.of(config, "language_codes", kind, f"one of {', '.join(_LANGUAGES)}")
-    languages = {f"__{code}__": len(numbers) + i for i, code in enumerate(_LANGUAGES[kind].split())}
+    code_set = settings.get("language_codes") or "m2m100"
+    if not isinstance(code_set, str) or code_set not in _LANGUAGES:
+        raise TokenizerError.of(config, "language_codes", code_set, f"one of {', '.join(_LANGUAGES)}")
+    languages = {f"__{code}__": len(numbers) + i for i, code in enumerate(_LANGUAGES[code_set].split())}
     source = settings.get("src_lang") or "en"
     if f"__{source}__" not in languages:
-        raise TokenizerError.of(config, "src_lang", source, "a language")
+        raise TokenizerError.of(config, "src_lang", source, f"one of {_LANGUAGES[code_set]}")
     model, before = folder / "sentencepiece.bpe.model", (languages[f"__{source}__"],)
     return NumberedPieces(model, numbers | languages, str(file), before=before, **ends)
 
 
 def m2m_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
-    """The same of an M2M100Tokenizer of transformers."""
+    """Wrap an M2M100Tokenizer of transformers."""
     before = (given.get_lang_id(given.src_lang),)
     numbers = given.encoder | given.lang_token_to_id
     return NumberedPieces(Path(given.spm_file), numbers, source, before=before, **ends)

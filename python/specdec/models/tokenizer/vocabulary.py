@@ -1,4 +1,4 @@
-"""What the tokens of two vocabularies have in common, and special tokens within a text."""
+"""Comparison of vocabularies, and characters that mark special tokens in text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MARK: Final = re.compile("[\ud800-\udfff]")
 
 
 def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
-    """The tokens with a name and without text, by name; none where a tokenizer does not show its tokens."""
+    """Return special tokens by name; none if the tokenizer does not expose its vocabulary."""
     return tokenizer.special_tokens() if isinstance(tokenizer, ByteTokenizer) else {}
 
 
 class MarkSpelling:
-    """A mapping from special tokens, and from `names` of those of interest, to characters that mark them."""
+    """Maps special tokens, and the `names` of some, to characters that mark them in text."""
 
     def __init__(
         self, characters: Mapping[int, str] | None = None, names: Mapping[str, str] | None = None
@@ -40,7 +40,7 @@ class MarkSpelling:
 
     @classmethod
     def of(cls, special: Mapping[str, int], names: Iterable[str], *, others: bool = True) -> MarkSpelling:
-        """A spelling in which special tokens of these names have characters of their own, `others` one."""
+        """Make a spelling with a character for each named special token, and one for all `others`."""
         named = [name for name in dict.fromkeys(names) if name in special]
         if len(named) > _OTHER - _FIRST:
             raise InputError(f"{len(named)} special tokens are named; expected at most {_OTHER - _FIRST}")
@@ -52,45 +52,43 @@ class MarkSpelling:
         return bool(self._characters)
 
     def mark(self, token: int) -> str:
-        """The character of a special token; empty for any other token."""
+        """Return the character of a special token; empty for any other token."""
         return self._characters.get(token, "")
 
     def spell(self, text: str) -> str:
-        """A text with the names of special tokens replaced by their characters; the longest of several."""
+        """Replace names of special tokens in text by their characters, longest names first."""
         return text if self._found is None else self._found.sub(lambda one: self._names[one[0]], text)
 
     def named(self, text: str) -> str:
-        """A text with marks replaced by the names of their tokens; those without a name are left out."""
+        """Replace marks in text by the names of their tokens; drop marks without name."""
         return _MARK.sub(lambda found: self._by_character.get(found[0], ""), text)
 
     def without_marks(self, text: str) -> str:
-        """A text without marks."""
+        """Remove marks from text."""
         return _MARK.sub("", text)
 
     @staticmethod
     def is_mark(character: str) -> bool:
-        """Whether a character marks a special token."""
+        """Return whether a character marks a special token."""
         return _FIRST <= ord(character) <= _OTHER
 
 
 def check_same_vocabulary(target: Any, draft: Any) -> None:
     """Refuse a pair of models with different vocabularies.
 
-    The acceptance rule compares the two models' probabilities of one token, so each id must be the same
-    token in both. Where the models have different numbers of ids, as padding makes them, no tokenizer may
-    name what one of them lacks: the draft never guesses such an id, and gives it probability 0. Where both
-    models have an encoder, both read the same source, so what is said of texts holds of sources too.
+    The acceptance rule compares both models' probabilities of one token, so an id must mean the same token in
+    both. If padding makes their numbers of ids differ, no tokenizer may use an id that one of them lacks: the
+    draft never proposes it and gives it probability 0. With two encoders, sources are compared too.
 
     Parameters
     ----------
     target, draft : specdec.Model
-        Where one has no tokenizer, only the numbers of ids are compared; where the vocabulary of one cannot
-        be seen, the numbers of tokens.
+        Without tokenizer, only numbers of ids are compared; without its vocabulary, numbers of tokens.
 
     Raises
     ------
     VocabularyMismatchError
-        Says how they differ: the numbers of ids, or the first id that stands for different tokens.
+        Names the numbers of ids, or the first id with different tokens.
     """
     texts = "vocabularies", "gives probabilities to", "to"
     _check_side(target, draft, texts, (target.tokenizer, draft.tokenizer), (target.config, draft.config))
@@ -106,7 +104,7 @@ def _check_side(
     target: Any, draft: Any, words: tuple[str, str, str], tokenizers: Sequence[Any],
     configs: Sequence[Mapping[str, Any]],
 ) -> None:  # fmt: skip
-    """The same of texts, or of sources; ``words``: what differs, and what two models do to ids."""
+    """Compare vocabularies of text or of sources; ``words`` are noun and verb phrases for messages."""
     what, does, likewise = words
     n_target, n_draft = (config["n_vocab"] for config in configs)
     tokens = _difference(*tokenizers)
@@ -117,26 +115,26 @@ def _check_side(
         raise VocabularyMismatchError(f"{pair}: {tokens}")
     if n_target == n_draft:
         return
-    expected = "as many, or tokenizers for both, which say that the others are no tokens"
+    expected = "equal numbers, or tokenizers for both that leave the other ids unused"
     if None not in tokenizers:
         n_named = max(map(_n_named, tokenizers))
         if n_named <= min(n_target, n_draft):
             return
-        expected = f"both to have the {n_named} ids that their tokenizers name tokens for"
+        expected = f"both to have the {n_named} ids of their tokenizers"
     sizes = f"target {target.path} {does} {n_target} ids, draft {draft.path} {likewise} {n_draft}"
     raise VocabularyMismatchError(f"{sizes}; expected {expected}")
 
 
 def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
-    """Warn of a tokenizer that names tokens for ids that the model at `path`, of `n_vocab`, does not have."""
+    """Warn about a tokenizer with more ids than the `n_vocab` of the model at `path`."""
     n = _n_named(tokenizer)
     if isinstance(n, int) and n > n_vocab:
-        expected = f"at most {n_vocab}, those of the model; a text that has one of the others will be refused"
+        expected = f"at most {n_vocab}, as in the model; text that needs other ids will be refused"
         warn(f"{path}: the tokenizer has {n} ids; expected {expected}")
 
 
 def _named(tokenizer: Any) -> tuple[bytes | None, ...]:
-    """The vocabulary up to the last id that has a token."""
+    """Return the vocabulary up to the last used id."""
     tokens: tuple[bytes | None, ...] = tokenizer.vocabulary()
     return tokens[: next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] is not None), 0)]
 
@@ -147,7 +145,7 @@ def _n_named(tokenizer: Any) -> int:
 
 
 def _difference(target: Any, draft: Any) -> str | None:
-    """How two tokenizers differ, None if they do not or it cannot be known."""
+    """Describe how two tokenizers differ; None if they do not, or if it is unknown."""
     if target is None or draft is None or target is draft:
         return None
     if not (isinstance(target, ByteTokenizer) and isinstance(draft, ByteTokenizer)):
@@ -165,7 +163,7 @@ def _difference(target: Any, draft: Any) -> str | None:
         if our != their:
             return f"{sizes} id {token_id} is {_show(our)} in the target and {_show(their)} in the draft"
     longer, owner = (ours, "target") if len(ours) > n else (theirs, "draft")
-    return f"{sizes} the first {n} agree, id {n} is {_show(longer[n])} in the {owner} alone"
+    return f"{sizes} the first {n} agree, id {n} is {_show(longer[n])} in the {owner} only"
 
 
 def _show(token: bytes | None) -> str:
@@ -176,7 +174,7 @@ def _show(token: bytes | None) -> str:
     return repr(token)
 
 
-# Names of special tokens that mean the same: end of text, end of a turn, beginning of a turn, its role's end.
+# Equivalent special tokens: end of text, end of turn, start of turn.
 _MEANINGS: Final = (
     {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", "<EOS_TOKEN>"},
     {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "<|END_OF_TURN_TOKEN|>"},
@@ -186,29 +184,29 @@ _MEANINGS: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Correspondence:
-    """Pairs of tokens of a target and a draft: `draft_of` each of the target's, -1: none; `target_of`."""
+    """Equal tokens of target and draft: `draft_of` by target id, `target_of` by draft id; -1 for none."""
 
     draft_of: NDArray[np.int32]
     target_of: NDArray[np.int32]
 
     @property
     def n_shared(self) -> int:
-        """How many pairs there are."""
+        """Number of pairs."""
         return int(np.count_nonzero(self.draft_of >= 0))
 
 
 def token_strings(tokenizer: ByteTokenizer, n_vocab: int) -> list[bytes]:
-    """What each of a model's ids adds to a text; b"" for special tokens and ids without token."""
+    """Return the bytes of each of a model's ids; b"" for special tokens and unused ids."""
     return [tokenizer.text_bytes(token_id) for token_id in range(n_vocab)]
 
 
 def correspondence_of(
     target: ByteTokenizer, draft: ByteTokenizer, n_target: int, n_draft: int
 ) -> Correspondence:
-    """The tokens that both have, among the ids of the models: the last of several with the same bytes.
+    """Return the tokens that both models have; of several with the same bytes, the last.
 
-    Special ones are the same where their names are, or what these stand for in the templates of known
-    families; end of text is what a tokenizer says it is.
+    Special tokens are equal if their names or their roles in known chat templates are. Each tokenizer's EOS
+    counts as end of text.
     """
     ours = {string: i for i, string in enumerate(token_strings(target, n_target)) if string}
     theirs = {string: i for i, string in enumerate(token_strings(draft, n_draft)) if string}
@@ -236,7 +234,7 @@ def _special_pairs(
     ends_of = [{name for name, i in names.items() if i in tokenizer.eos_ids} & _MEANINGS[0]
                for names, tokenizer in ((ours, target), (theirs, draft))]  # fmt: skip
     for name in ours.keys() & theirs.keys():
-        # a name for the end of text by which only one of them ends its texts, and the other by another name
+        # skip a name of the end of text that is EOS in only one of them, if both have such a name
         if not (all(ends_of) and sum(name in ends for ends in ends_of) == 1):
             pairs[ours[name]] = theirs[name]
     for names in _MEANINGS:

@@ -1,4 +1,4 @@
-"""EAGLE and native heads for multi-token prediction: a layer that drafts from the target's hidden states."""
+"""EAGLE and native multi-token prediction (MTP): a layer that drafts from the target's hidden states."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ from specdec.threads import check_threads
 
 
 class Eagle(Draft):
-    """EAGLE-1, EAGLE-2 or EAGLE-3: a layer that continues from the target's hidden states.
+    """EAGLE-1, EAGLE-2 or EAGLE-3: a layer that drafts from the target's hidden states.
 
-    The draft reads each token next to hidden states of the target after the token before: one in EAGLE-1
-    (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840); after draft tokens, its own
-    output instead. EAGLE-2 (arXiv 2406.16858) is ``tree=DynamicTree(n)`` on either.
+    The draft reads each token with the target's hidden states of the previous token: one in EAGLE-1 (arXiv
+    2401.15077), three layers' in EAGLE-3 (arXiv 2503.01840); after draft tokens it reads its own output.
+    EAGLE-2 (arXiv 2406.16858) is ``tree=DynamicTree(n)`` with either.
 
     Parameters
     ----------
     path : path-like
-        A folder or hub name with a published draft: SpecForge's ``LlamaForCausalLMEagle3``,
+        A folder or hub name with a published draft in safetensors: SpecForge's ``LlamaForCausalLMEagle3``,
         ``Eagle3LlamaForCausalLM`` of AngelSlim and vLLM, EAGLE-3 of ``speculators``, or the original layout
-        of EAGLE-1; weights in safetensors.
+        of EAGLE-1.
     target : Model
-        The model that it was trained for, in any number format. What the draft shares with it, embeddings or
-        head, is in memory once.
+        The model that it was trained for, in any number format. Shared embeddings or heads are in memory
+        once.
     tree, gamma, dtype, n_threads
         See `specdec.drafts`.
     captures : sequence of int, optional
-        Hidden states of the target that make a feature, by how many layers come before them, in this order.
-        None: those that the files name (in ``eagle_config`` of ``LlamaForCausalLMEagle3`` as SGLang counts,
-        elsewhere as vLLM does), else 2, the middle and the third last (EAGLE-3), or what the target's head
-        reads (EAGLE-1).
+        Captured hidden states of the target, by the number of layers before them, in order. None: those that
+        the files name (``eagle_config`` of ``LlamaForCausalLMEagle3`` counts as SGLang does, others as vLLM),
+        else layers 2, the middle and the third last (EAGLE-3), or the input of the target's head (EAGLE-1).
 
     Attributes
     ----------
-    kind : str
+    variant : str
         "EAGLE-1" or "EAGLE-3".
     core : specdec._core.Eagle
         The packed weights.
@@ -81,7 +80,7 @@ class Eagle(Draft):
         self.gamma = gamma_of(gamma, self.tree, self.gamma)
         self.path = published.path
         self.target = target
-        self.kind = published.kind
+        self.variant = published.variant
         self.captures = published.layers
         self._files = ReadFiles.at(published.path, published.files, hub=hub)
         self.core = _packed(published, target, dtype, check_threads(n_threads))
@@ -92,9 +91,9 @@ class Eagle(Draft):
 
     @property
     def dtype(self) -> Dtype:
-        """Number format of the draft's own matrices; those of the target keep theirs."""
+        """Number format of the draft's own matrices."""
         dtype = self.core.model.dtype
-        assert dtype != "file"  # a draft is packed in one format
+        assert dtype != "file"  # drafts are packed in one format
         return dtype
 
     def describe(self, target: Model) -> Description:
@@ -105,15 +104,17 @@ class Eagle(Draft):
 
     def __repr__(self) -> str:
         more = "" if self.tree is None else f", tree={self.tree!r}"
-        return f"<specdec.drafts.{type(self).__name__} {str(self.path)!r}: {self.kind}, {self.dtype}{more}>"
+        return (
+            f"<specdec.drafts.{type(self).__name__} {str(self.path)!r}: {self.variant}, {self.dtype}{more}>"
+        )
 
 
 class MTP(Eagle):
-    """The head for multi-token prediction that a target brings (arXiv 2404.19737, 2412.19437).
+    """The multi-token prediction (MTP) layer of a target (arXiv 2404.19737, 2412.19437).
 
-    It reads each token next to what the target's head reads after the token before, and predicts the next one
-    by the target's own head; further draft tokens read its own output. Supported are those of MiMo, in the
-    target's folder; embeddings and head are shared with it.
+    Reads each token with the input of the target's head after the previous token, and predicts the next one
+    with the target's head; further draft tokens read its own output. Supports MiMo, whose folder has the
+    layer's weights; embeddings and head are shared with the target.
 
     Examples
     --------
@@ -137,8 +138,8 @@ def _opened(reference: ReadFiles, target: Model, **options: Any) -> Eagle:
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the folder of a path, or of a hub name, which is downloaded if needed."""
-    from specdec.models.checkpoints import hub  # needs no library before it downloads
+    """Return the folder of a path or hub name; download it if needed."""
+    from specdec.models.checkpoints import hub
 
     location = check_path("path", path, CheckpointError)
     name = os.fspath(path)
@@ -159,5 +160,5 @@ def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: i
     except SpecdecError:
         raise
     except ValueError as error:
-        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        # The core's checks, such as for finite weights, name the tensor but not the file.
         raise CheckpointError(f"{published.path}: {error}") from error

@@ -1,15 +1,15 @@
-"""Published drafts on hidden states of a target: layouts of EAGLE, and native heads.
+"""Published EAGLE drafts and native MTP layers.
 
-Read are
+Supported layouts:
 
 - EAGLE-1 (arXiv 2401.15077): ``fc``, ``layers.0.*`` without a norm of its input, the target's head;
 - EAGLE-3 (arXiv 2503.01840) as SpecForge writes it (``LlamaForCausalLMEagle3``: ``midlayer.*``) and vLLM and
   AngelSlim read it (``Eagle3LlamaForCausalLM``: ``layers.0.*``), with the flags of vLLM and EAGLE 3.1;
 - EAGLE-3 of ``speculators`` (``speculators_model_type``: "eagle3"), which nests the layer's configuration;
-- the head of MiMo.
+- the MTP layer of MiMo.
 
-A draft's configuration becomes that of a model of the core with features; one table for each layout says
-which tensor of the core is which of the file's. Weights in pickles (``pytorch_model.bin``) are not read.
+A draft becomes a core model with input features; a table per layout maps the core's tensors to the file's.
+Pickled weights (``pytorch_model.bin``) are not supported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _IGNORED: Final = re.compile(r"^t2d$|rotary_emb\.inv_freq$|^verifier_(norm|lm_he
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of the core: the names of its pieces in the file, their shape, how it is made of them."""
+    """A tensor of the core: names and shape of its pieces in the file, and how to join them."""
 
     names: list[str]
     shape: list[int]
@@ -55,15 +55,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class PublishedDraft:
-    """A draft as its files have it, which hold its tensors and no others; the weights are still in them."""
+    """A published draft, validated against its files; tensors are read on demand."""
 
     path: Path
-    kind: str  # "EAGLE-1", "EAGLE-3" or "MTP"
-    config: dict[str, Any]  # canonical, of a model with features
-    entries: Mapping[str, Entry]  # where each tensor of the core comes from
-    held: Mapping[str, StoredTensor]  # those of the files
-    layers: tuple[int, ...]  # hidden states of the target that make a feature, in this order
-    tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
+    variant: str  # "EAGLE-1", "EAGLE-3" or "MTP"
+    config: dict[str, Any]  # canonical configuration of a model with features
+    entries: Mapping[str, Entry]  # source of each tensor of the core
+    held: Mapping[str, StoredTensor]  # tensors of the files
+    layers: tuple[int, ...]  # captured hidden states of the target, in order
+    tokens: NDArray[np.int32] | None  # [n_draft_vocab] target token of each draft token; None: all tokens
     normed_feedback: bool  # later steps read the output of the draft's last norm
 
     def __post_init__(self) -> None:
@@ -82,47 +82,47 @@ class PublishedDraft:
         unknown = sorted(held[name].name for name in held if name not in used and not _IGNORED.search(name))
         if unknown:
             names = ", ".join(map(repr, unknown[:5]))
-            unused = f"holds tensors that its config.json leaves without use: {names}"
-            raise UnsupportedModelError(f"{path}: {unused}; expected only those of {self.kind}")
+            unused = f"holds tensors that its config.json does not use: {names}"
+            raise UnsupportedModelError(f"{path}: {unused}; expected only those of {self.variant}")
 
     @property
     def dtype(self) -> Dtype:
-        """The default number format."""
+        """Default number format."""
         tensors = [self.held[name] for entry in self.entries.values() for name in entry.names]
         return "bf16" if {one.format for one in tensors if len(one.shape) == 2} == {"bf16"} else "f32"
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the files that it is read from."""
+        """Files of the draft."""
         return self.path / "config.json", *sorted({tensor.file for tensor in self.held.values()})
 
     def tensors(self) -> Iterator[CanonicalTensor]:
-        """Return every weight once, read in turn."""
+        """Read every tensor of the core once."""
         for name, entry in self.entries.items():
             held = [self.held[stored] for stored in entry.names]
             yield name, entry.take([tensor.array() for tensor in held]), held[0].format
 
 
 def _block_config(fields: Fields, architecture: str | None = None) -> dict[str, Any]:
-    """Return the canonical configuration of the draft's layers, as its family has them."""
+    """Return the canonical configuration of the draft's layers, read by their model family."""
     if architecture is None:
         architecture = fields.choice("model_type", _BLOCKS, default="llama")
     reader = ConfigReader(fields)
     config = FAMILIES[architecture].read_config(reader)
     if architecture == "LlamaForCausalLM":
-        kinds = reader.layer_types(config["n_layer"], ["full_attention"] * config["n_layer"])
-        config |= reader.windows(kinds)
+        layer_types = reader.layer_types(config["n_layer"], ["full_attention"] * config["n_layer"])
+        config |= reader.windows(layer_types)
     return config
 
 
 def _joined_config(target: Model) -> dict[str, Any]:
-    """Return what EAGLE-1 and native heads share: one hidden state of the target, its head and context."""
+    """Return the configuration shared by EAGLE-1 and MTP: one hidden state, the target's head and context."""
     joined = {"n_ctx": target.config.n_ctx, "features": "joined", "feature_width": target.config.d_model}
     return joined | {"shared_head": True, "tied": False} | _head_config(target)
 
 
 def _head_config(target: Model) -> dict[str, Any]:
-    """Return the scaling of the logits of the target's head."""
+    """Return the logit scaling of the target's head."""
     return {name: target.config[name] for name in ("logit_scale", "logit_softcap")}
 
 
@@ -140,10 +140,10 @@ _OUTSIDE: Final = {
 def _entries_of(
     path: Path, config: dict[str, Any], table: Mapping[str, str], joined: Mapping[str, list[str]]
 ) -> dict[str, Entry]:
-    """Return where each tensor of the core comes from: `table` outside the layers; `joined`, of pieces."""
+    """Map each tensor of the core to the file: `table` outside the layers; `joined` lists pieces."""
     try:
         shapes = _core.tensor_shapes(config)
-    except ValueError as error:  # the core's checks name the field of the canonical configuration
+    except ValueError as error:  # the core names the field of the canonical configuration
         raise CheckpointError(f"{path / 'config.json'}: {error}") from error
     entries: dict[str, Entry] = {}
     for canonical, shape in shapes.items():
@@ -163,20 +163,20 @@ def _entries_of(
 
 
 _NATIVE: Final = {"MiMoForCausalLM": "model.mtp_layers.0."}
-"""Families that bring a head for multi-token prediction: architecture, and where its tensors are."""
+"""Architectures with an MTP layer, and the prefix of its tensors."""
 
 
 def open_native_head(target: Model) -> PublishedDraft:
-    """Open the head for multi-token prediction in the target's own folder, such as MiMo's."""
+    """Open the MTP layer in the target's folder."""
     path, prefix = target.path, _NATIVE.get(target.architecture)
     file = path / "config.json"
     if prefix is None:
-        found = f"{target.architecture}, which has no head for multi-token prediction that is read"
+        found = f"{target.architecture}, which has no supported multi-token prediction layer"
         raise UnsupportedModelError(f"{path} is a {found}; expected one of {', '.join(_NATIVE)}")
     fields = Fields(read_json_object(file), file)
     n_heads = fields.integer("num_nextn_predict_layers", minimum=0, default=0)
     if n_heads != 1:
-        raise fields.unsupported("num_nextn_predict_layers", "1: one head, which reads what it wrote")
+        raise fields.unsupported("num_nextn_predict_layers", "1: one layer, which reads its own output")
     config = _block_config(fields.replaced(num_hidden_layers=1), target.architecture)
     config |= _joined_config(target) | {"feature_norms": True, "shared_embedding": True}
     stored = {name: tensor for name, tensor in open_weights(path).items() if name.startswith(prefix)}
@@ -190,7 +190,7 @@ def open_native_head(target: Model) -> PublishedDraft:
         held[name if name.startswith(tuple(table.values())) else f"layers.0.{name}"] = tensor
     entries = _entries_of(path, config, table, {})
     projection = "feature_projection.weight"
-    # The core has the embedding's columns first, these files the feature's.
+    # The core orders columns embedding first; these files order features first.
     entries[projection] = replace(
         entries[projection], take=lambda arrays: np.roll(arrays[0], arrays[0].shape[1] // 2, axis=1)
     )
@@ -205,15 +205,15 @@ _EAGLE1_NAMES: Final = frozenset(
     {"LlamaForCausalLM", "Qwen2ForCausalLM", "EagleLlamaForCausalLM", "LlamaForCausalLMEagle"}
 )
 _OF_OUTPUTS: Final = "LlamaForCausalLMEagle3"
-"""Where ``eagle_config`` names layers by their outputs: 1 is the state after two layers, as in SGLang."""
+"""Layout whose ``eagle_config`` counts layer outputs, as SGLang does: 1 is the state after two layers."""
 _MODELOPT: Final = {
     "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False
 }  # fmt: skip
-"""Flags of ModelOpt in ``eagle_config``, as EAGLE-3 has them."""
+"""Required flags of ModelOpt in ``eagle_config``."""
 
 
 def is_published(folder: Path) -> bool:
-    """Return whether a folder holds a published draft of EAGLE, by its configuration and tensors."""
+    """Return whether a folder holds a published EAGLE draft, by its configuration and tensors."""
     file = folder / "config.json"
     if not file.is_file():
         return False
@@ -233,10 +233,10 @@ def is_published(folder: Path) -> bool:
 
 
 def open_published(path: Path, target: Model, captures: Sequence[int] | None = None) -> PublishedDraft:
-    """Open a draft of EAGLE for a target; `captures` replace the hidden states that its files name."""
+    """Open an EAGLE draft for a target; `captures` replaces the hidden states that the files name."""
     file = path / "config.json"
     fields = Fields(read_json_object(file), file)
-    trained = fields.object("specdec_draft")  # training has added the target and the hidden states
+    trained = fields.object("specdec_draft")  # target and captures, added by our training
     if trained is None:
         trained = fields.empty("specdec_draft")
     else:
@@ -265,16 +265,16 @@ def _open_eagle3(
         layer = fields.inner("transformer_layer_config")
     flags = fields.object("eagle_config") or fields.empty("eagle_config")
     for holder in (fields, flags):
-        holder.require("parallel_drafting", False, because="one token is guessed after another")
+        holder.require("parallel_drafting", False, because="tokens are drafted one after another")
         holder.require("use_aux_hidden_state", True, because="EAGLE-3 reads hidden states of several layers")
     for name, wanted in _MODELOPT.items():
-        flags.require(name, wanted, because="EAGLE-3 has these norms and no others")
+        flags.require(name, wanted, because="EAGLE-3 has exactly these norms")
     on = {
         name: flags.boolean(name, default=fields.boolean(name, default=False))
         for name in ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
     }
     if on["norm_before_fc"] and on["fc_norm"]:
-        raise fields.error("fc_norm", "false with norm_before_fc: one of the two norms")
+        raise fields.error("fc_norm", "false with norm_before_fc, which excludes it")
 
     held, config = _renamed(path), _block_config(layer)
     width = fields.integer("target_hidden_size", default=config["d_model"])
@@ -284,7 +284,7 @@ def _open_eagle3(
     layers = _captures(target, captures, (trained, "captures", 0), (fields, named, 0), (flags, named, shift))
     layers = layers or usual_captures(target.config.n_layer)
     if layers is None:
-        few = f"whose {target.config.n_layer} layers are too few for the usual ones"
+        few = f"whose {target.config.n_layer} layers are too few for the default"
         raise InputError.of("captures", None, f"hidden states of {target.path}, {few}; the draft names none")
     n_draft = fields.integer("draft_vocab_size", default=config["n_vocab"], maximum=config["n_vocab"])
     config |= _ends(path, held, config, target, n_draft) | {
@@ -309,11 +309,11 @@ def _open_eagle3(
 def _ends(
     path: Path, held: Mapping[str, StoredTensor], config: Mapping[str, Any], target: Model, n_draft: int
 ) -> dict[str, Any]:
-    """Return whose embeddings and head EAGLE-3 uses: its own, or the target's."""
+    """Return whether EAGLE-3 has its own embeddings and head or shares the target's."""
     n_vocab, d_model = config["n_vocab"], config["d_model"]
     own_table, own_head = "embed_tokens.weight" in held, "lm_head.weight" in held
     if not own_table and d_model != target.config.d_model:
-        expected = f"expected it with shape {[n_vocab, d_model]}, as the target's is of another width"
+        expected = f"expected it with shape {[n_vocab, d_model]}, as the target's has another width"
         raise CheckpointError(f"{path}: tensor 'embed_tokens.weight' is missing; {expected}")
     tied = not own_head and own_table and n_draft == n_vocab and config["tied"]
     shared_head = not own_head and not tied and n_draft == n_vocab
@@ -327,7 +327,7 @@ def _ends(
 def _captures(
     target: Model, given: Sequence[int] | None, *named: tuple[Fields, str, int]
 ) -> tuple[int, ...] | None:
-    """Return the hidden states of a feature: those given, or of the first field (holder, name, shift)."""
+    """Return the captures of a feature: those given, or of the first field (holder, name, shift) present."""
     last = target.config.n_layer + 1
     if given is not None:
         listed = check_items("captures", given, "a sequence of integers")
@@ -345,7 +345,7 @@ def _captures(
 
 
 def usual_captures(n_layer: int) -> tuple[int, ...] | None:
-    """Return those of the EAGLE-3 paper's code: 2, middle, third last; None where these are not three."""
+    """Return the captures of the EAGLE-3 code: 2, middle, third last; None if the model is too shallow."""
     usual = (2, n_layer // 2, n_layer - 3)
     return usual if usual[0] < usual[1] < usual[2] else None
 
@@ -369,7 +369,7 @@ def _open_eagle1(
 
 
 def _renamed(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of the files by the names of EAGLE-3 in vLLM's spelling."""
+    """Return the tensors of the files by vLLM's EAGLE-3 names."""
     held: dict[str, StoredTensor] = {}
     for name, tensor in open_weights(path).items():
         plain = name.removeprefix("model.").replace("midlayer.", "layers.0.", 1)
@@ -383,8 +383,8 @@ def _renamed(path: Path) -> dict[str, StoredTensor]:
 def _check_target(path: Path, target: Model, width: int, n_vocab: int) -> None:
     given = target.config
     if width != given.d_model:
-        found = f"given is {target.path} of d_model {given.d_model}"
-        raise InputError(f"{path} reads hidden states of {width} numbers; {found}; expected its target")
+        found = f"the given target {target.path} has d_model {given.d_model}"
+        raise InputError(f"{path} reads hidden states of width {width}; {found}; expected its target")
     if n_vocab != given.n_vocab:
         expected = f"the {given.n_vocab} of the target {target.path}"
-        raise VocabularyMismatchError(f"{path} reads {n_vocab} tokens; expected {expected}")
+        raise VocabularyMismatchError(f"{path} has a vocabulary of {n_vocab}; expected {expected}")

@@ -1,8 +1,7 @@
-"""EAGLE-1 and EAGLE-3 in PyTorch, one layer that continues from the target's hidden states: network, trainer.
+"""Network and trainer of EAGLE-1 and EAGLE-3 in PyTorch.
 
-Row t of both reads the embedding of token t + 1 next to what is known after token t, and predicts token
-t + 2. The names of the parameters are those of the published checkpoints (Li et al. 2024, 2025; for EAGLE-3
-those of SpecForge).
+Row t reads the embedding of token t + 1 and the features after token t, and predicts token t + 2. Parameter
+names follow the published checkpoints (Li et al. 2024, 2025; SpecForge for EAGLE-3).
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class EagleShape:
     d_head: int
     d_ff: int
     captures: tuple[int, ...]  # hidden states of the target, by the number of layers before them
-    n_draft_vocab: int  # tokens that can be drafted
+    n_draft_vocab: int  # size of the draft's vocabulary
 
     def llama_fields(self, n_ctx: int) -> dict[str, Any]:
-        """The fields of ``config.json`` that a Llama configuration has."""
+        """Return the Llama fields of ``config.json``."""
         return {
             "model_type": "llama", "hidden_act": "silu", "hidden_size": self.d_model,
             "intermediate_size": self.d_ff, "num_hidden_layers": 1, "num_attention_heads": self.n_heads,
@@ -63,7 +62,7 @@ class EagleShape:
 
 
 class FeedForward(nn.Module):
-    """down(silu(gate(x)) · up(x))."""
+    """Gated MLP: down(silu(gate(x)) · up(x))."""
 
     def __init__(self, shape: EagleShape):
         super().__init__()
@@ -72,12 +71,12 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(shape.d_ff, shape.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., d_model] → [..., d_model]."""
+        """Map [..., d_model] to [..., d_model]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Attention(nn.Module):
-    """Rotary attention over `d_input` columns whose earlier steps are kept, for the training-time test."""
+    """Rotary attention over `d_input` columns and earlier steps, for the training-time test."""
 
     def __init__(self, shape: EagleShape, d_input: int):
         super().__init__()
@@ -88,11 +87,11 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(shape.n_heads * shape.d_head, shape.d_model, bias=False)
 
     def forward(self, x: Tensor, positions: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Attention [batch, time, d_model] of the rows [batch, time, d_input] of one step.
+        """Return attention [batch, time, d_model] of the rows [batch, time, d_input] of one step.
 
-        A row of the first step attends to its own and the earlier rows of that step. A row of a later step
-        attends to the same rows of the first step, and of each later one to the row of its own index: these
-        are its ancestors in a chain that was drafted after that row. Keys and values are appended to `steps`.
+        In the first step, attention is causal. A row of a later step attends to the same rows of the first
+        step, and in each later step to the row of its own index: its ancestors in a drafted chain. Appends
+        keys and values to `steps`.
         """
         s, (batch, time, _) = self.shape, x.shape
         q = rotate(self.q_proj(x).view(batch, time, s.n_heads, s.d_head).transpose(1, 2), positions)
@@ -118,7 +117,7 @@ class Attention(nn.Module):
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Rotary positions [time] on [batch, head, time, d_head], halves paired as Hugging Face does."""
+    """Apply rotary positions [time] to [batch, head, time, d_head], with Hugging Face's pairing of halves."""
     half = torch.arange(0, x.shape[-1], 2, dtype=torch.float32, device=x.device) / x.shape[-1]
     angle = torch.outer(positions.float(), _ROPE_THETA**-half)
     (first, second), cos, sin = x.float().chunk(2, dim=-1), angle.cos(), angle.sin()
@@ -126,10 +125,7 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 class Eagle1(OnTarget):
-    """EAGLE-1: predicts the feature after token t + 1, from which the target's head makes logits.
-
-    A feature is what the target's head reads. Its layer has no norm of its input.
-    """
+    """EAGLE-1: predicts the next feature, the input of the target's head. Its layer has no input norm."""
 
     def __init__(self, shape: EagleShape, ends: TargetEnds):
         super().__init__(ends)
@@ -146,14 +142,14 @@ class Eagle1(OnTarget):
             self.fc.weight[:, d:] += torch.eye(d)
 
     def forward(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Features after the tokens 1 to time, `ids`, from those [batch, time, d_model] one token before."""
+        """Return features after the tokens `ids`, from those [batch, time, d_model] one token earlier."""
         return next(self.steps(features, ids, 1))
 
     def steps(self, features: Tensor, ids: Tensor, n_steps: int) -> Iterator[Tensor]:
-        """Features of several steps, each of which reads those of the step before, as drafting does.
+        """Yield features of several steps, each from the previous step's, as drafting does.
 
-        `ids` is [batch, time + n_steps - 1], tokens from 1. Row t of step i is the feature after token
-        t + i + 1.
+        `ids` [batch, time + n_steps - 1] are the tokens from index 1. Row t of step i is the feature after
+        token t + i + 1.
         """
         layer, time = self.layers[0], features.shape[1]
         kept: list[tuple[Tensor, Tensor]] = []
@@ -166,12 +162,12 @@ class Eagle1(OnTarget):
             yield features
 
     def logits(self, features: Tensor) -> Tensor:
-        """[..., n_vocab], by the target's head."""
+        """Return logits [..., n_vocab] of the target's head."""
         return self.ends.logits(features)
 
 
 class Eagle3(OnTarget):
-    """EAGLE-3: three hidden states fused by ``fc``; the layer's own output continues from step to step."""
+    """EAGLE-3: ``fc`` fuses three hidden states; later steps read the layer's own output."""
 
     def __init__(self, shape: EagleShape, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__(ends, draft_ids)
@@ -187,12 +183,12 @@ class Eagle3(OnTarget):
         self.norm = _norm(d)
         self.lm_head = nn.Linear(d, shape.n_draft_vocab, bias=False)
         _initialize(self)
-        with torch.no_grad():  # it begins with the target's last capture and the target's head
+        with torch.no_grad():  # start from the target's last capture and its head
             self.fc.weight[:, -d:] += torch.eye(d)
             self.lm_head.weight.copy_(ends.head if draft_ids is None else ends.head[draft_ids])
 
     def steps(self, captures: Tensor, ids: Tensor, n_steps: int) -> Iterator[Tensor]:
-        """Outputs of the layer for several steps, each of which reads the one before: the training-time test.
+        """Yield outputs of several steps, each from the previous step's: the training-time test.
 
         `captures` is [batch, time, n_captures · d_model], after tokens 0 to time - 1; `ids` as in `Eagle1`.
         Row t of step i, [batch, time, d_model], has read tokens up to t + i + 1.
@@ -209,12 +205,12 @@ class Eagle3(OnTarget):
             yield hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., n_draft_vocab] of outputs of the layer."""
+        """Return logits [..., n_draft_vocab] of the layer's outputs."""
         return self.lm_head(self.norm(hidden))
 
 
 def _initialize(module: nn.Module) -> None:
-    """Small matrices; what a half of the layer adds begins at zero."""
+    """Initialize with small matrices, and zero for the residual branches' outputs."""
     for name, weight in module.named_parameters():
         if weight.dim() == 2:
             nn.init.normal_(weight, std=0.5 * weight.shape[1] ** -0.5)
@@ -224,18 +220,18 @@ def _initialize(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class EagleSettings:
-    """Settings of EAGLE drafts; 0 means as the target has it."""
+    """Settings of EAGLE drafts; 0 selects the target's value."""
 
     version: int = 3  # 1 or 3
     n_heads: int = 0
     n_kv_heads: int = 0
     d_head: int = 0
     d_ff: int = 0
-    n_draft_vocab: int = 0  # EAGLE-3: so many of the most frequent tokens are drafted; 0: all
+    n_draft_vocab: int = 0  # EAGLE-3: draft only this many most frequent tokens; 0: all
     steps: int = 4  # EAGLE-3: steps of the training-time test
-    decay: float = 0.8  # EAGLE-3: the loss of a step weighs this times that of the step before
-    noise: float = 0.1  # EAGLE-1: features are disturbed by numbers from -noise to noise
-    token_weight: float = 0.1  # EAGLE-1: weight of the loss of tokens next to the regression of features
+    decay: float = 0.8  # EAGLE-3: weight of a step's loss relative to the previous step's
+    noise: float = 0.1  # EAGLE-1: uniform noise from -noise to noise on features
+    token_weight: float = 0.1  # EAGLE-1: weight of the token loss relative to the feature regression
 
     def eagle_shape(self, target: Model) -> EagleShape:
         """Return the shape for a target."""
@@ -244,13 +240,18 @@ class EagleSettings:
         d_head, d_ff = self.d_head or config.d_head, self.d_ff or config.d_ff
         first, d_model, n_draft = self.version == 1, config.d_model, self.n_draft_vocab
         most = 0 if first else config.n_vocab
-        whole = f"heads of together the target's {d_model} dimensions, as EAGLE-1's format has them"
+        whole = f"n_heads · d_head equal to the target's {d_model} dimensions, as EAGLE-1's format requires"
         for name, value, fits, expected in (
             ("version", self.version, self.version in (1, 3), "1 or 3"),
             ("n_kv_heads", n_kv_heads, n_heads % n_kv_heads == 0, f"a divisor of n_heads, {n_heads}"),
             ("d_head", d_head, d_head % 2 == 0, "an even number"),
             ("n_heads", n_heads, not first or n_heads * d_head == d_model, whole),
-            ("n_draft_vocab", n_draft, n_draft <= most, f"at most {most}: the target's, with version 3"),
+            (
+                "n_draft_vocab",
+                n_draft,
+                n_draft <= most,
+                f"at most {most}: the target's vocabulary, version 3",
+            ),
             ("steps", self.steps, 1 <= self.steps <= 16, "1 to 16"),
         ):
             if not fits:
@@ -263,7 +264,7 @@ class EagleSettings:
 
 
 class EagleTrainer(DraftTrainer):
-    """One layer of the Llama layout that continues from the target's hidden states."""
+    """Trains one Llama layer on the target's hidden states."""
 
     name = "eagle"
     shape_type = EagleSettings
@@ -283,11 +284,11 @@ class EagleTrainer(DraftTrainer):
         if begin is not None:
             published = open_published(Path(begin), self.target, shape.captures)
             draft_ids = None if published.tokens is None else torch.from_numpy(published.tokens).long()
-            # Tensors fit heads of other widths, too.
+            # Tensor shapes do not determine head widths.
             names = {"n_heads": "n_head", "n_kv_heads": "n_kv_head", "d_head": "d_head", "d_ff": "d_ff"}
             found = {name: published.config[own] for name, own in names.items()}
             found["n_draft_vocab"] = shape.n_vocab if draft_ids is None else len(draft_ids)
-            found["version"] = int(published.kind[-1])
+            found["version"] = int(published.variant[-1])
             self.check_begun(found, vars(shape) | {"version": self.shape.version})
         elif shape.n_draft_vocab < shape.n_vocab:
             draft_ids = self.frequent(shape.n_draft_vocab)
@@ -311,7 +312,7 @@ class EagleTrainer(DraftTrainer):
         return total
 
     def _loss_1(self, network: Any, batch: Batch, objective: Objective) -> Tensor:
-        """Return the regression of features and the loss of tokens (arXiv 2401.15077, section 3.2)."""
+        """Return the feature regression plus the token loss (arXiv 2401.15077, section 3.2)."""
         features = self._states(batch)
         disturbed = features + (2 * torch.rand_like(features) - 1) * self.shape.noise
         found = network(disturbed[:, :-1], batch.ids[:, 1:])
@@ -342,7 +343,7 @@ class EagleTrainer(DraftTrainer):
             config |= {
                 "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": shape.n_draft_vocab,
                 "tie_word_embeddings": False,
-                # A layer is named whose output is read, from 0; a capture by how many are behind it.
+                # The file counts layer outputs from 0; captures count the layers before them.
                 "eagle_config": {
                     "use_aux_hidden_state": True,
                     "eagle_aux_hidden_state_layer_ids": [capture - 1 for capture in shape.captures],
@@ -366,7 +367,7 @@ class EagleTrainer(DraftTrainer):
 
 
 def _stored(folder: Path, network: Any) -> dict[str, Tensor]:
-    """Return the tensors of a draft's folder that a network has, in f32."""
+    """Return the network's tensors from a draft's folder, in f32."""
     held, found = open_weights(folder), {}
     for name, tensor in network.state_dict().items():
         shape = list(tensor.shape)
@@ -378,6 +379,6 @@ def _stored(folder: Path, network: Any) -> dict[str, Tensor]:
 
 
 def _captures(n_layer: int) -> tuple[int, ...]:
-    """Return the hidden states of EAGLE-3: the usual ones; of a shallow target those after thirds of it."""
+    """Return the captures of EAGLE-3: the usual ones, or each third of a shallow target."""
     thirds = tuple(sorted({max(1, round(n_layer * i / 3)) for i in (1, 2, 3)}))
     return usual_captures(n_layer) or (thirds if len(thirds) == 3 else (0, 1, 2))

@@ -1,1 +1,1 @@
-"""Early exit: network and trainer; its draft, `EarlyExit`, is with others by the target itself."""
+"""Training of early exits; the draft is `specdec.drafts.EarlyExit`."""

@@ -1,7 +1,7 @@
-"""LayerSkip (Elhoushi et al., arXiv 2404.16710): the target is tuned so that its first layers draft for it.
+"""LayerSkip (Elhoushi et al., arXiv 2404.16710): fine-tunes the target to draft with its first layers.
 
-Layers are skipped at random, and there is a loss at every exit. They are numbered from 0 to L - 1, as in the
-paper; exit l reads the stream after layer l, so it is the exit of l + 1 layers.
+Training uses layer dropout and a loss at every exit. Layers are numbered from 0 to L - 1, as in the paper;
+exit l reads the hidden state after layer l, so it uses l + 1 layers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from specdec.settings_table import choice, flag, integer, number
 from specdec.training.trainer import Batch, DraftTrainer, softmax
 from specdec.training.training_texts import Texts
 
-_MAX_GAMMA = 6  # of those that are timed
+_MAX_GAMMA = 6  # largest gamma to time
 _SHARE: Any = ("a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
 Curriculum: TypeAlias = Literal["rotational", "gradual", "all"]
 
@@ -39,11 +39,11 @@ _NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 def layer_dropout(
     layer: int, n_layer: int, progress: float, largest: float, *, rising: bool = False
 ) -> float:
-    """Return the chance that a layer is skipped for a text, p[l, t] = S(t) D(l) p_max (section 4.1.1).
+    """Return the probability of skipping a layer for a text, p[l, t] = S(t) D(l) p_max (section 4.1.1).
 
-    D(l) = exp(l ln 2 / (L - 1)) - 1 is 0 for the first layer and 1 for the last. S(t) = 1 where a trained
-    model is tuned; with `rising` exp(t ln 2 / (T - 1)) - 1, from 0 to 1, where one is trained from scratch.
-    `progress` is t / (T - 1), `largest` p_max.
+    D(l) = exp(l ln 2 / (L - 1)) - 1 is 0 for the first layer and 1 for the last. S(t) = 1 for fine-tuning;
+    with `rising` it is exp(t ln 2 / (T - 1)) - 1, from 0 to 1, for training from scratch. `progress` is t /
+    (T - 1), `largest` p_max.
     """
     by_layer = math.expm1(layer * math.log(2.0) / max(1, n_layer - 1))
     return (math.expm1(progress * math.log(2.0)) if rising else 1.0) * by_layer * largest
@@ -52,12 +52,11 @@ def layer_dropout(
 def exit_weights(
     n_layer: int, step: int, progress: float, *, curriculum: Curriculum, scale: float, period: int
 ) -> list[float]:
-    """Return the weight of each exit's loss, by layer; they sum to 1 (section 4.1.2).
+    """Return the weight of each exit's loss, by layer, with sum 1 (section 4.1.2).
 
     e(l) = scale (0 + 1 + ... + l) for exits before the last, and L - 1 + scale (0 + 1 + ... + (L - 2)) for
-    the last; those that the curriculum C(t, l) switches off count 0, and the rest is divided by its sum.
-    "rotational": one exit in `period` has a loss, the next ones in the next step. "gradual": the last at
-    first, and one more, from the last to the first, in every T / (2 L) steps. The last exit always has one.
+    the last. The curriculum C(t, l) disables exits, never the last: "rotational" enables every `period`-th
+    exit, shifting each step; "gradual" starts with the last and enables one more every T / (2 L) steps.
     """
     if curriculum == "rotational":
         on = [(layer - step) % period == 0 for layer in range(n_layer)]
@@ -75,7 +74,7 @@ def exit_weights(
 
 
 class ExitNetwork(nn.Module):
-    """A decoder of transformers whose layers can be skipped, and whose output norm and head read each."""
+    """A transformers decoder with skippable layers and an exit after each layer."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -86,7 +85,7 @@ class ExitNetwork(nn.Module):
         if not self._layers() or not norms:
             name = type(model).__name__
             raise InputError.of("target", name, "a decoder with layers and an output norm", name)
-        self._read = [norms[0], model.get_output_embeddings()]  # in a list, as they are modules of the model
+        self._read = [norms[0], model.get_output_embeddings()]  # the list avoids registering them twice
         self._check()
 
     def _layers(self) -> list[nn.Module]:
@@ -109,7 +108,7 @@ class ExitNetwork(nn.Module):
             raise InputError.of("target", name, "a model whose logits are its head after its norm", name)
 
     def states(self, ids: Tensor, skips: Tensor | None = None) -> list[Tensor]:
-        """Return the stream [n, time, d_model] after each layer; texts skip layers `skips` [n_layer, n]."""
+        """Return the hidden states [n, time, d_model] after each layer; `skips` [n_layer, n] skips layers."""
         kept: list[Tensor] = []
 
         def hook(layer: int) -> Callable[..., Any]:
@@ -131,7 +130,7 @@ class ExitNetwork(nn.Module):
         return kept
 
     def exit_logits(self, state: Tensor) -> Tensor:
-        """Return the logits of an exit: the head after the output norm."""
+        """Return the logits of an exit, the head after the output norm."""
         norm, head = self._read
         logits: Tensor = head(norm(state))
         return logits
@@ -139,21 +138,21 @@ class ExitNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class ExitShape:
-    """Settings of the tuning."""
+    """Settings of the fine-tuning."""
 
-    layer: int = integer(0, 0)  # layers of the exit; 0: the one that decodes fastest in the end is chosen
-    dropout: float = number(0.1, *_SHARE)  # p_max, the chance that the last layer is skipped for a text
-    rising: bool = flag()  # dropout rises from 0, as in the paper for models that are trained from scratch
+    layer: int = integer(0, 0)  # layers of the exit; 0: choose the fastest after training
+    dropout: float = number(0.1, *_SHARE)  # p_max, the probability of skipping the last layer for a text
+    rising: bool = flag()  # increase dropout from 0, as in the paper for training from scratch
     curriculum: str = choice("rotational", get_args(Curriculum))  # which exits have a loss in a step
-    scale: float = number(0.2, *_SHARE)  # e_scale, how much the exits before the last weigh
+    scale: float = number(0.2, *_SHARE)  # e_scale, the weight of exits before the last
     period: int = integer(2, 1)  # of "rotational"
 
 
 class ExitTrainer(DraftTrainer):
-    """Fine-tuning of the target itself; every other method leaves it as it is.
+    """Fine-tunes a copy of the target; the other methods leave the target unchanged.
 
-    Every exit learns the distribution that the target had before training, in place of the paper's next token
-    of the text: the same on average over the target's own texts, with less noise.
+    Every exit learns the original target's distribution instead of the next token of the text, as in the
+    paper: equal on average over the target's own texts, with less noise.
     """
 
     name = "early-exit"
@@ -222,7 +221,7 @@ class ExitTrainer(DraftTrainer):
         write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
         tried = f"{number_of(self._layer, 'layer')}, gamma {self.gamma}, speed-up {fastest:.2f}"
         self.words = (
-            f"the target itself was trained: its texts are those of {folder}, no longer {self.target.path}'s",
+            f"training changed the target: use {folder} instead of {self.target.path}",
             _moved(self.target, tuned, texts, self.settings.threads),
             f"fastest greedy exit: {tried}"
             if fastest > 1.0
@@ -237,7 +236,7 @@ class ExitTrainer(DraftTrainer):
 
 
 def _moved(target: Model, tuned: Model, texts: Texts, n_threads: int) -> str:
-    """Say how far the distributions of the trained target are from what they were, on texts of its own."""
+    """Report how far training moved the target's distributions, on its own texts."""
     far, equal, n = 0.0, 0, 0
     for i in range(len(texts)):
         ids = texts.ids[i, : texts.ends[i]]
@@ -245,5 +244,5 @@ def _moved(target: Model, tuned: Model, texts: Texts, n_threads: int) -> str:
         far += float((probs[0] * (np.log(probs[0] + 1e-300) - np.log(probs[1] + 1e-300))).sum())
         equal += int((probs[0].argmax(-1) == probs[1].argmax(-1)).sum())
         n += len(ids)
-    same = f"its argmax is the same at {equal / n:.1%} of positions"
-    return f"its distributions moved by KL {far / n:.4f} nats a token; {same}"
+    same = f"its argmax is unchanged at {equal / n:.1%} of positions"
+    return f"its distributions moved by KL {far / n:.4f} nats per token; {same}"

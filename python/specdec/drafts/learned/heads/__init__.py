@@ -1,1 +1,1 @@
-"""Decoding heads on the target's last hidden state: its draft, network and trainer."""
+"""Decoding heads on the target's last hidden state."""

@@ -1,4 +1,4 @@
-"""Decoding heads: several tokens ahead from the target's last hidden state."""
+"""Decoding heads, which predict several tokens from the target's last hidden state."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from specdec.models.number_formats import Dtype
 
 @dataclass(frozen=True)
 class HeadsShape:
-    """Dimensions and switches of heads, and their tensors."""
+    """Dimensions, options and tensor shapes of heads."""
 
     d_model: int  # of the target
     n_vocab: int
-    n_heads: int = 4  # tokens that are predicted after the root
-    n_blocks: int = 1  # residual blocks of a head
-    see_draft_tokens: bool = False  # a head also reads the embeddings of the root and earlier draft tokens
-    shared_output: bool = True  # the target's head makes the logits; else each head has a matrix of its own
-    n_draft_vocab: int = 0  # tokens that can be drafted; 0: all
+    n_heads: int = 4  # tokens predicted after the root
+    n_blocks: int = 1  # residual blocks per head
+    see_draft_tokens: bool = False  # heads also read the embeddings of the root and earlier draft tokens
+    shared_output: bool = True  # use the target's output matrix; otherwise each head has one
+    n_draft_vocab: int = 0  # size of the draft's vocabulary; 0: all tokens
 
     def __post_init__(self) -> None:
         if not self.n_draft_vocab:
@@ -29,7 +29,7 @@ class HeadsShape:
 
     @classmethod
     def read(cls, weights: LearnedWeights) -> HeadsShape:
-        """Read it from the folder of a draft."""
+        """Read the shape from a draft's folder."""
         fields, target = weights.fields, weights.target
         fields.choice("activation", {"silu": "silu"}, default="silu")
         shape = cls(
@@ -40,11 +40,11 @@ class HeadsShape:
             weights.n_draft_vocab,
         )  # fmt: skip
         if shape.shared_output and not shape.see_draft_tokens and shape.n_blocks == 0:
-            raise fields.error("n_blocks", "at least 1, or all heads are the target's own")
+            raise fields.error("n_blocks", "at least 1, as heads without weights equal the target's own")
         return shape
 
     def fields(self) -> dict[str, Any]:
-        """Return the method's own fields of the draft's ``config.json``."""
+        """Return the method's fields of the draft's ``config.json``."""
         own = ("n_heads", "n_blocks", "see_draft_tokens", "shared_output")
         return {name: getattr(self, name) for name in own} | {"activation": "silu"}
 
@@ -62,29 +62,30 @@ class HeadsShape:
 
 
 class DecodingHeads(LearnedDraft):
-    """Heads on the target's last hidden state: head k predicts the token k places after the last one.
+    """Heads on the target's last hidden state: head k predicts the k-th token after the last one.
 
-    All of them read the hidden state that the last token was made from. A head is some residual blocks and an
-    output matrix (Medusa, arXiv 2401.10774); with one block and the target's own output matrix these are the
-    heads of blockwise parallel decoding (arXiv 1811.03115; section 3.6 of arXiv 2211.17192). Heads that see
-    guesses read the embeddings of the draft tokens before theirs too (Hydra, arXiv 2402.05109); others
-    predict each token by itself, so a draft token costs next to nothing and a tree brings more than a chain.
+    All heads read the hidden state that produced the last token. A head has residual blocks and an output
+    matrix (Medusa, arXiv 2401.10774); with one block and the target's output matrix these are the heads of
+    blockwise parallel decoding (arXiv 1811.03115; section 3.6 of arXiv 2211.17192). With ``see_draft_tokens``
+    heads also read the embeddings of earlier draft tokens (Hydra, arXiv 2402.05109). Without it each token is
+    predicted independently; drafting costs very little, and a tree gains more than a chain.
 
-    After a text of one token nothing is drafted, as there is no hidden state. The target's cache holds the
-    hidden states, so heads cannot draft for a draft; they can be one of several in `Ensemble`.
+    A text of one token gets no draft tokens, as there is no hidden state yet. Heads need the target's cache,
+    so they cannot draft for another draft, but they may be part of an `Ensemble`.
 
     Parameters
     ----------
     weights : path-like or LearnedWeights
-        The folder of heads, as training writes it and `specdec.drafts.load` opens it, whose ``config.json``
-        has ``n_heads``, ``n_blocks``, ``see_draft_tokens`` and ``shared_output``; or the same in memory.
+        Folder written by training, whose ``config.json`` has ``n_heads``, ``n_blocks``, ``see_draft_tokens``
+        and ``shared_output``; or the same in memory.
     dtype, tree, gamma, n_threads
-        See `specdec.drafts`. The target's output matrix, where it is shared, keeps the target's format.
-        Levels of a tree beyond the number of heads stay empty. gamma is one for each head by default.
+        See `specdec.drafts`. A shared output matrix keeps the target's format. Tree levels beyond the number
+        of heads stay empty. gamma defaults to the number of heads.
 
     Attributes
     ----------
     n_heads : int
+        Number of heads.
     core : specdec._core.Heads
         The packed weights.
 

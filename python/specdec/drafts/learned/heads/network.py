@@ -1,8 +1,8 @@
-"""Heads in PyTorch: tokens after a root, predicted from one hidden state of the target.
+"""Decoding heads in PyTorch.
 
-Medusa's heads (Cai et al. 2024), those of blockwise parallel decoding, which share the target's output
-(Stern et al. 2018), and Hydra's, which see the root and the draft tokens before (Ankner et al. 2024). The
-root is the last token of the text; ``hidden`` is what the target's head reads after the token before it.
+Covers Medusa (Cai et al. 2024), blockwise parallel decoding, which shares the target's output matrix (Stern
+et al. 2018), and Hydra, which also reads the root and earlier draft tokens (Ankner et al. 2024). The root is
+the last token of the text; ``hidden`` is the input of the target's head after the token before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specdec.errors import InputError
 
 
 class _Head(nn.Module):
-    """One head without the target's part."""
+    """One head without the target's matrices."""
 
     def __init__(self, shape: HeadsShape, n_seen: int):
         super().__init__()
@@ -29,7 +29,7 @@ class _Head(nn.Module):
             self.input = nn.Linear((1 + n_seen) * d, d, bias=False)
             nn.init.normal_(self.input.weight, std=0.02)
             with torch.no_grad():
-                self.input.weight[:, :d] = torch.eye(d)  # the head begins near the hidden state itself
+                self.input.weight[:, :d] = torch.eye(d)  # starts near the hidden state itself
         self.blocks = nn.ModuleList(nn.Linear(d, d) for _ in range(shape.n_blocks))
         for block in self.blocks:
             nn.init.zeros_(block.weight)
@@ -39,7 +39,7 @@ class _Head(nn.Module):
 
 
 class HeadsNetwork(OnTarget):
-    """Heads that begin as the target's own; the state dict has the tensors of the draft's folder."""
+    """Heads initialized to the target's own; the state dict has the tensors of the draft's folder."""
 
     def __init__(self, shape: HeadsShape, ends: TargetEnds, draft_ids: Tensor | None = None):
         super().__init__(ends, draft_ids)
@@ -54,15 +54,15 @@ class HeadsNetwork(OnTarget):
                     head.output.weight.copy_(rows)
 
     def forward(self, hidden: Tensor, seen: Tensor | None = None, k: int = 1) -> Tensor:
-        """Logits [..., n_draft_vocab] of the `k`-th token after the root, k from 1.
+        """Return logits [..., n_draft_vocab] of the `k`-th token after the root, k from 1.
 
-        `hidden` [..., d_model] is what the target's head reads after the token before the root, `seen`
-        [..., k] the ids of the root and of the k - 1 tokens after it, for ``see_draft_tokens``.
+        `hidden` [..., d_model] is the input of the target's head after the token before the root; `seen`
+        [..., k] are the root and the k - 1 tokens after it, for ``see_draft_tokens``.
         """
         head, x = self.heads[k - 1], hidden
         if self.shape.see_draft_tokens:
             if seen is None:
-                raise InputError.of("seen", seen, "ids, as these heads see the tokens drafted before")
+                raise InputError.of("seen", seen, "ids, as these heads read earlier draft tokens")
             x = head.input(torch.cat((hidden, self.ends.embed(seen).flatten(-2)), dim=-1))
         for block in head.blocks:
             x = x + F.silu(block(x))
@@ -70,7 +70,7 @@ class HeadsNetwork(OnTarget):
 
 
 class JointHeads(nn.Module):
-    """A target, a decoder of transformers, and heads on it, which all learn (Medusa-2, section 2.2.2)."""
+    """A transformers decoder and heads on it, trained jointly (Medusa-2, section 2.2.2)."""
 
     def __init__(self, target: Any, shape: HeadsShape, scale: float = 1.0, softcap: float = 0.0):
         super().__init__()
@@ -81,7 +81,7 @@ class JointHeads(nn.Module):
         self.heads = HeadsNetwork(shape, ends)
 
     def read(self, ids: Tensor, learn: bool = True) -> tuple[Tensor, Tensor]:
-        """Return what the target's head reads of texts [batch, time] and its logits; gradients if `learn`."""
+        """Return the target head's inputs and logits for texts [batch, time], with gradients if `learn`."""
         seen: list[Tensor] = []
         head = self.target.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

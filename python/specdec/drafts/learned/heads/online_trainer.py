@@ -1,4 +1,4 @@
-"""Heads that learn while they serve."""
+"""Online training of decoding heads."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from specdec.models.model import Model
 
 
 class OnlineHeadsTrainer(OnlineGradientTrainer):
-    """Heads learn as in `OnlineNetworkTrainer`: each sample teaches the head whose token was rejected.
+    """Trains decoding heads online; each sample trains the head whose token was rejected.
 
     Parameters
     ----------
-    draft : Heads
+    draft : DecodingHeads
+        The initial heads.
     target : Model
-        What they are heads of; they read its token table and output matrix.
+        Their target, whose token table and output matrix they read.
     batch : int, default 256
-        Samples of a step.
+        Samples per step.
     loss, learning_rate, passes, n_top, seed
-        As of `OnlineNetworkTrainer`.
+        See `OnlineNetworkTrainer`.
     """
 
     name = "heads"
@@ -44,7 +45,7 @@ class OnlineHeadsTrainer(OnlineGradientTrainer):
         if not isinstance(draft, DecodingHeads):
             raise InputError.of("draft", draft, "a specdec.drafts.DecodingHeads")
         check_model("target", target)
-        draft.describe(target)  # refuses another one
+        draft.describe(target)  # refuses another target
         from specdec.drafts.learned.heads.network import HeadsNetwork
         from specdec.drafts.learned.networks import TargetEnds, draft_ids_of, take_weights
 
@@ -75,7 +76,7 @@ class OnlineHeadsTrainer(OnlineGradientTrainer):
                 if len(at) == 0:
                     continue
                 hidden = torch.from_numpy(samples.hidden[at])
-                # The root and the draft tokens after it, with which the text ends.
+                # The root and the draft tokens after it, the last tokens of the text.
                 seen = torch.from_numpy(samples.before[at, -(depth + 1) :].astype(np.int64))
                 logits = self._network(hidden, seen, depth + 1)
                 parts.append(scattered(logits, self._network.draft_ids, self._n_vocab))

@@ -1,4 +1,4 @@
-"""The trainer of heads: Medusa's, those of blockwise parallel decoding, Hydra's; alone or with the target."""
+"""Trainer of decoding heads (Medusa, blockwise parallel decoding, Hydra), alone or with the target."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from specdec.settings_table import flag, integer, number, other
 from specdec.training.trainer import Batch, LearnedTrainer
 
 _RARE = 50.0
-"""Nats that a token of a text costs at most; one outside the draft's vocabulary has probability 0."""
+"""Largest loss of a token in nats; tokens outside the draft's vocabulary have probability 0."""
 
 
 @dataclass(frozen=True)
 class HeadsSettings:
-    """Settings of heads: those of `HeadsShape`, and of their training."""
+    """Settings of heads (see `HeadsShape`) and of their training."""
 
     n_heads: int = integer(4, 1, 64)
     n_blocks: int = integer(1, 0)
     see_draft_tokens: bool = flag()
     shared_output: bool = other(True, check_flag)
     n_draft_vocab: int = integer(0, 0)
-    # The loss of a head weighs this times the loss of the head before (0.8 in Medusa).
+    # Weight of a head's loss relative to the previous head's (0.8 in Medusa).
     decay: float = number(0.8, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0)
-    from_text: bool = flag()  # heads learn the tokens of the text instead of the target's distributions
-    joint: bool = flag()  # the target is tuned with its heads (Medusa-2), and written next to them
-    # Joint: weight of the heads' losses, the target's learning rate by that of the heads, share of the steps
-    # in which the heads learn alone.
+    from_text: bool = flag()  # learn the tokens of the text instead of the target's distributions
+    joint: bool = flag()  # fine-tune the target with its heads (Medusa-2), and write it next to them
+    # Joint: weight of the heads' losses, learning rate of the target relative to the heads, share of steps
+    # that train the heads alone.
     joint_weight: float = number(0.2, "a number above 0", lambda x: x > 0.0)
     joint_rate: float = number(0.25, "a number above 0", lambda x: x > 0.0)
     joint_begin: float = number(0.3, "a number from 0 to below 1", lambda x: 0.0 <= x < 1.0)
@@ -68,8 +68,8 @@ class HeadsTrainer(LearnedTrainer):
         super().__init__(target, settings)
         if self.shape.joint:
             self.words = (
-                "The target was tuned with its heads: its texts are those of another model. It is the folder "
-                "'target' next to the heads, which fit no other.",
+                "The target was fine-tuned with its heads, so its output changed. It is in the folder "
+                "'target' next to the heads, which fit no other target.",
             )
 
     @property

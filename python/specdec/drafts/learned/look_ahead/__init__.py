@@ -1,1 +1,1 @@
-"""Look-ahead embeddings (PaSS): its draft, network and trainer."""
+"""Look-ahead embeddings (PaSS)."""

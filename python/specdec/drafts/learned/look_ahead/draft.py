@@ -1,4 +1,4 @@
-"""Look-ahead embeddings: learned vectors after the text, at which the target predicts ahead."""
+"""Look-ahead embeddings: learned query vectors after the text, for which the target predicts ahead."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from specdec.models.number_formats import Dtype, widened
 
 
 class LookAheadEmbeddings(LearnedDraft):
-    """The target predicts ahead in its own forward passes, after learned vectors (PaSS, arXiv 2311.13581).
+    """Look-ahead embeddings: the target drafts in its own forward passes (PaSS, arXiv 2311.13581).
 
-    L vectors, learned for the target, follow a text in the place of tokens' embeddings. The target's
-    distribution after the k-th is that of the token k places after the next one, from which draft tokens of
-    the next round are sampled, each by itself. The vectors are extra query tokens of verification, after
-    every row that the target verifies, as it is not known yet which draft tokens are accepted: a chain of
-    gamma draft tokens is (gamma + 1)(L + 1) rows. So this pays where rows are nearly free; ``gamma="auto"``
-    counts them. The head is computed for those after the last accepted token alone.
+    L vectors, learned for the target, follow the text as extra query tokens. The target's distribution at the
+    k-th vector predicts the k-th token after the next one; the next round samples its draft tokens
+    independently from these. As acceptance is unknown in advance, every verified row gets its own vectors: a
+    chain of gamma draft tokens takes (gamma + 1)(L + 1) rows. This pays if extra rows are nearly free, which
+    ``gamma="auto"`` takes into account. The output matrix is applied only after the last accepted token.
 
-    The first round, and one after a round that drafted nothing, has no draft tokens. It cannot draft for a
-    draft; in `Ensemble` it can be one of several, once.
+    The first round, and a round after one without draft tokens, drafts nothing. Cannot draft for another
+    draft; may be used once in an `Ensemble`.
 
     Parameters
     ----------
     weights : path-like or LearnedWeights
-        The folder of the embeddings, as training writes it and `specdec.drafts.load` opens it, or the same in
-        memory: ``n_tokens``, L, in ``config.json``, and one tensor, ``embeddings`` [L, d_model]. A target's
-        learned positions and its norm of embeddings are applied to them, its scale of embeddings is not.
+        Folder written by training, or the same in memory: ``n_tokens`` (L) in ``config.json`` and the tensor
+        ``embeddings`` [L, d_model]. The target's learned positions and embedding norm apply to them, its
+        embedding scale does not.
     tree, gamma
-        See `specdec.drafts`; gamma is L by default. Levels of a tree beyond L stay empty; with fewer than L
-        draft tokens in a row the last embeddings are not used.
+        See `specdec.drafts`; gamma defaults to L. Tree levels beyond L stay empty; shallower drafts skip the
+        last embeddings.
 
     Attributes
     ----------
@@ -55,11 +54,11 @@ class LookAheadEmbeddings(LearnedDraft):
         weights.check_captures()
         self.n_tokens = self.gamma = weights.fields.integer("n_tokens", maximum=MAX_GAMMA)
         if weights.tokens is not None:
-            every = f"{weights.target.n_vocab}: the target's head predicts"
+            every = f"{weights.target.n_vocab}: the target's head predicts all tokens"
             raise weights.fields.error("n_draft_vocab", every)
-        ((_, array, form),) = weights.tensors({"embeddings": (self.n_tokens, weights.target.d_model)})
+        ((_, array, stored),) = weights.tensors({"embeddings": (self.n_tokens, weights.target.d_model)})
         with weights.naming():
-            return _core.LookAheadEmbeddings(np.ascontiguousarray(widened(array, form)))
+            return _core.LookAheadEmbeddings(np.ascontiguousarray(widened(array, stored)))
 
     @property
     def _shown(self) -> str:

@@ -1,7 +1,7 @@
-"""Look-ahead embeddings (PaSS, Monea et al. 2023), learned through the frozen target: network and trainer.
+"""Network and trainer of look-ahead embeddings (PaSS, Monea et al. 2023).
 
-After a text follow L rows whose inputs are learned embeddings instead of tokens. The k-th of them predicts
-the token k places after the next one. Gradients go through the layers of the target to the embeddings alone.
+L learned embeddings follow a text; the k-th predicts the k-th token after the next one. Gradients flow
+through the frozen target to the embeddings.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from specdec.training.trainer import Batch, LearnedTrainer
 
 
 class LookAheadNetwork(nn.Module):
-    """L embeddings after texts of a frozen target, a decoder of transformers, no part of the state dict."""
+    """L embeddings for a frozen transformers decoder, which is not in the state dict."""
 
     def __init__(self, target: Any, n_tokens: int):
         super().__init__()
         table = target.get_input_embeddings().weight.detach().float()
         noise = torch.randn(n_tokens, table.shape[1]) * table.std() * 0.1
         self.embeddings = nn.Parameter(table.mean(0) + noise)
-        self._target = (target.eval().requires_grad_(False),)  # in a tuple it is no part of this module
+        self._target = (target.eval().requires_grad_(False),)  # the tuple hides it from the state dict
 
     @property
     def target(self) -> Any:
-        """The frozen model."""
+        """The frozen target."""
         return self._target[0]
 
     def scale(self) -> float:
-        """Return the factor of the target's input embeddings; its layers see the product."""
+        """Return the scale that the target applies to its input embeddings."""
         options = {"output_hidden_states": True, "use_cache": False}
         with torch.no_grad():
             given = self.target.get_input_embeddings().weight.new_ones(1, 1, self.embeddings.shape[1])
             once, twice = (
                 self.target(inputs_embeds=given * x, **options).hidden_states[0].float() for x in (1.0, 2.0)
             )
-        return float((twice - once).mean())  # positions that are added are in both
+        return float((twice - once).mean())  # added positions cancel out
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Move the target too."""
@@ -51,15 +51,15 @@ class LookAheadNetwork(nn.Module):
         return super()._apply(fn, recurse)
 
     def forward(self, ids: Tensor, points: Tensor, n_tokens: int = 0) -> tuple[Tensor, Tensor]:
-        """Logits after the embeddings, or `n_tokens` of them, at some points of texts [batch, time].
+        """Return logits at the first `n_tokens` embeddings (0: all), placed in texts [batch, time].
 
-        `points` [n_points] are the tokens after which they are put, in each text. The logits are [batch,
-        n_points, L, n_vocab], of which entry (i, k - 1) is for the token k + 1 after point i; and those of
-        the target itself, [batch, time, n_vocab], without a gradient.
+        The embeddings follow each of the tokens `points` [n_points]. The logits are [batch, n_points, L,
+        n_vocab]; entry (i, k - 1) is for the token k + 1 after point i. Also return the target's logits
+        [batch, time, n_vocab], without gradient.
         """
         used = self.embeddings[:n_tokens] if n_tokens else self.embeddings
         (batch, time), (n_tokens, d_model), n_points = ids.shape, used.shape, len(points)
-        with torch.no_grad():  # the text does not see the embeddings: it is read once, for all points
+        with torch.no_grad():  # the text does not attend to the embeddings, so one pass serves all points
             read = self.target(input_ids=ids, use_cache=True)
         rows = used.to(self.target.dtype).expand(batch, n_points, n_tokens, d_model)
         after = torch.arange(1, n_tokens + 1, device=ids.device)
@@ -74,7 +74,7 @@ class LookAheadNetwork(nn.Module):
 
 
 def _mask(points: Tensor, time: int, n_tokens: int, dtype: torch.dtype) -> Tensor:
-    """Mask [1, 1, n_points · L, time + n_points · L], 0 or the least number: of the text up to each point."""
+    """Return the additive mask [1, 1, n_points · L, time + n_points · L]: the text up to each point."""
     n_rows = len(points) * n_tokens
     text = torch.arange(time, device=points.device) <= points.repeat_interleave(n_tokens)[:, None]
     row = torch.arange(n_rows, device=points.device)
@@ -88,12 +88,12 @@ def _mask(points: Tensor, time: int, n_tokens: int, dtype: torch.dtype) -> Tenso
 class LookAheadSettings:
     """Settings of look-ahead embeddings."""
 
-    n_tokens: int = integer(3, 1, 32)  # L, draft tokens of a round
-    n_points: int = integer(32, 1)  # of each text, after which they are put, drawn again for each step
+    n_tokens: int = integer(3, 1, 32)  # L, draft tokens per round
+    n_points: int = integer(32, 1)  # positions per text for the embeddings, redrawn for each step
 
 
 class LookAheadTrainer(LearnedTrainer):
-    """L embeddings, L times d_model numbers: all that is learned."""
+    """Trains L embeddings."""
 
     name = "pass"
     method = "look_ahead_embeddings"
@@ -101,7 +101,7 @@ class LookAheadTrainer(LearnedTrainer):
     learning_rate = 3e-2
 
     def network(self) -> LookAheadNetwork:
-        # A mask and positions are all that attention may depend on.
+        # Attention may depend on a mask and on positions only.
         n_tokens, length = self.shape.n_tokens, self.settings.length
         if length <= n_tokens:
             raise InputError.of("length", length, f"more than n_tokens, {n_tokens}")
@@ -126,17 +126,17 @@ class LookAheadTrainer(LearnedTrainer):
         n_tokens, total = self.shape.n_tokens, batch.weights.new_zeros(())
         n_there = batch.ids.shape[1] - n_tokens
         points = torch.randperm(n_there, device=batch.ids.device)[: self.shape.n_points].sort().values
-        guesses, _ = network(batch.ids, points)
+        logits, _ = network(batch.ids, points)
         weights = torch.stack([batch.weights[:, points + k] for k in range(1, n_tokens + 1)], dim=-1)
         for k in range(1, n_tokens + 1):
-            found = objective(batch.target[:, points + k], guesses[:, :, k - 1])
+            found = objective(batch.target[:, points + k], logits[:, :, k - 1])
             total = total + (found * weights[..., k - 1]).sum()
         return total / weights.sum().clamp(min=1e-9)
 
     def first_token_logits(self, network: Any, batch: Batch) -> Tensor:
         points = torch.arange(batch.ids.shape[1] - 1, device=batch.ids.device)
-        guesses, _ = network(batch.ids, points, 1)
-        return F.pad(guesses[:, :, 0], (0, 0, 1, 0))  # uniform before the first token
+        logits, _ = network(batch.ids, points, 1)
+        return F.pad(logits[:, :, 0], (0, 0, 1, 0))  # uniform before the first token
 
     def is_table(self, name: str) -> bool:
         return True

@@ -1,1 +1,1 @@
-"""Drafts that learn while they serve: what is seen, who learns from it, and when."""
+"""Drafts that learn while they serve."""

@@ -1,4 +1,4 @@
-"""A draft that learns while it serves."""
+"""`OnlineDraft`, a draft that learns while it serves."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from specdec.models.origin import ReadFiles
 
 
 class LearningThread:
-    """Calls a method every so often, until it is stopped or returns False, or its object or process ends."""
+    """Calls a method periodically until stopped, the method returns False, or its object or process ends."""
 
     def __init__(self, step: Callable[[], bool], interval_s: float, name: str) -> None:
         self._stopping = threading.Event()
-        # A daemon, since the interpreter waits for other threads before it calls what ends this one.
+        # A daemon: the interpreter joins other threads before it runs the finalizer that stops this one.
         self._thread = threading.Thread(
             target=_run, args=(weakref.WeakMethod(step), interval_s, self._stopping), name=name, daemon=True
         )
@@ -46,76 +46,76 @@ class LearningThread:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it runs and was not asked to stop."""
+        """Whether the thread runs and was not asked to stop."""
         return not self._stopping.is_set() and self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let it end, and wait for that; idempotent."""
+        """Stop the thread and wait for it; idempotent."""
         _end(self._stopping, self._thread)
         self._end.detach()
 
 
 def _run(step: weakref.WeakMethod[Callable[[], bool]], interval_s: float, stopping: threading.Event) -> None:
-    if sys.platform == "linux":  # where a thread has a priority of its own, it gives way to all others
+    if sys.platform == "linux":  # lowest priority; only Linux has priorities per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     while not stopping.wait(interval_s):
         method = step()
         if method is None or not method():
             return
-        del method  # while it waits the object may go
+        del method  # drop the reference while waiting
 
 
 def _end(stopping: threading.Event, thread: threading.Thread) -> None:
     stopping.set()
-    if thread is not threading.current_thread():  # which may be the last that knew the object
+    if thread is not threading.current_thread():  # the thread itself may hold the last reference
         thread.join()
 
 
 METADATA = {"format": ONLINE_FORMAT, "version": "1"}
-_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}  # of a file, and attributes
+_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}  # metadata to attributes
 _ALIVE: weakref.WeakSet[OnlineDraft] = weakref.WeakSet()
 
 
 class OnlineDraft(Draft):
-    """A draft that learns from its own mistakes while it serves (OSD, arXiv 2310.07177).
+    """A draft that learns from rejected tokens while it serves (OSD, arXiv 2310.07177).
 
-    Where the target rejects its draft tokens, the last texts before and the target's distributions there are
-    kept. A thread of low priority learns from them every so often, and the better draft takes the place of
-    the old one between two rounds, also in the middle of a text.
+    Each rejection records a sample: the last tokens of the text and the target's distribution. A low-priority
+    thread periodically trains on the samples, and the new draft replaces the old one between two rounds, also
+    within a sequence.
 
-    The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
-    bit. With the other rules and a temperature above 0 a seed fixes the distribution and not the output,
-    since draft tokens depend on when something has been learned; with ``interval=None`` and calls of `learn`
-    a new object repeats runs in the same order. Random numbers are as of `SuffixDecoding`.
+    Output stays exact; greedy and ``verify="coupled"`` output does not change. With other rules and
+    temperature above 0, a seed fixes the distribution but not the output, because draft tokens depend on when
+    training happened. For reproducible runs set ``interval=None`` and call `learn`. Random numbers behave as
+    in `SuffixDecoding`.
 
-    One object serves any number of calls and threads, which learn together. What it reads is not kept in a
-    `PromptCache`, as its weights change. In a forked process it learns nothing more by itself.
+    One object serves any number of calls and threads. Its KV caches are not stored in a `PromptCache`, as its
+    weights change. A forked process stops learning automatically.
 
     Parameters
     ----------
-    draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
-        The first draft: a model from a Hugging Face folder, a recurrent network or heads (learning needs
-        ``pip install torch transformers``), or a table, or an `OnlineNgram` that has one.
+    draft : Model, path, hub name, ModelDraft, RecurrentDraft, DecodingHeads, Ngram or OnlineNgram
+        The initial draft: a model from a Hugging Face folder, a recurrent network or heads (all need ``pip
+        install torch transformers``), an n-gram table, or an `OnlineNgram` with a table.
     trainer : OnlineTrainer, optional
         By default an `OnlineNetworkTrainer` or `OnlineTableTrainer` of the draft; heads need an
         `OnlineHeadsTrainer`.
     interval : float or None, default 10.0
-        Seconds between two times of learning. None: there is no thread, and `learn` must be called.
+        Seconds between updates. None: no thread; call `learn`.
     n_positions : int, default 4096
-        Samples that are kept.
+        Number of samples to keep.
 
     Attributes
     ----------
     n_seen : int
-        Samples that the trainer has been given.
+        Samples passed to the trainer.
     n_updates : int
-        Times that it has learned.
+        Completed updates.
 
     Notes
     -----
-    An exception in the trainer ends the learning; every later call that drafts with the object raises a
-    `LearningError` with it as its cause. `draft` is then still the last that was learned. Pickles are as of
-    `SuffixDecoding`; with a `trainer` that was given there is none.
+    An exception in the trainer ends training; later calls with this draft raise a `LearningError` with that
+    cause, and `draft` remains the last trained one. Pickles work as in `SuffixDecoding`, with the default
+    trainer only.
 
     Examples
     --------
@@ -140,11 +140,11 @@ class OnlineDraft(Draft):
         self.trainer = _trainer_of(begun) if trainer is None else trainer
         self.gamma, self.adaptive, self.in_target_cache = begun.gamma, begun.adaptive, begun.in_target_cache
         self.n_seen = self.n_updates = self._n_begun = 0
-        self._begun = begun if trainer is None else None  # what the default trainer is made of
-        self._file: ReadFiles | None = None  # loaded from or saved to last
+        self._begun = begun if trainer is None else None  # the default trainer's draft
+        self._file: ReadFiles | None = None  # last loaded or saved
         self._draft, self._closed = begun, False
         self._target: Model | None = None
-        self._described: Description | None = None  # the draft for that target
+        self._described: Description | None = None  # of the draft for that target
         self._error: BaseException | None = None
         self._thread: LearningThread | None = None
         sizes = self.trainer.n_before, self.trainer.n_top, self.trainer.n_hidden
@@ -154,29 +154,29 @@ class OnlineDraft(Draft):
 
     def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
         if self._file is None or self._begun is None:
-            why = "lives in this process" if self._file is None else "was given its trainer"
-            expected = "one with the usual trainer that was saved to a file or loaded from one"
+            why = "was not saved" if self._file is None else "has a custom trainer"
+            expected = "one with the default trainer that was saved to a file or loaded from one"
             raise InputError(f"{self!r} cannot be pickled, as it {why}; expected {expected}, or its `draft`")
         settings = {"interval": self.interval, "n_positions": self.n_positions}
         return loaded_again, (OnlineDraft, self._file.reference(), (self._begun,), settings)
 
     def _begin_apart(self) -> None:
-        """Make locks and the buffer of sessions, which a forked child needs again."""
-        self._learning = threading.Lock()  # one learns at a time
-        self._changing = threading.Lock()  # of the attributes that are read together
+        """Make the locks and the ring of samples, again in a forked child."""
+        self._learning = threading.Lock()  # for one update at a time
+        self._changing = threading.Lock()  # for attributes that change together
         trainer = self.trainer
-        self._ring = _core.Corrections(
+        self._ring = _core.OnlineSamples(
             self.n_positions, trainer.n_before, trainer.n_top, trainer.n_hidden,
             everywhere=trainer.everywhere,
         )  # fmt: skip
-        self._first_text = self._samples.n_texts  # of those that are stored from now on
+        self._first_text = self._samples.n_texts  # sequence numbers of new samples start here
 
     def _after_fork(self) -> None:
         self._begin_apart()
         self._thread, self._closed = None, True
 
     def describe(self, target: Model) -> Description:
-        """Describe the draft with a recorder of samples; the first call begins the learning thread."""
+        """Describe the draft and its recorder of samples; the first call starts the thread."""
         if self._error is not None:
             failure = f"{type(self._error).__name__}: {self._error}"
             raise LearningError(f"{shown(self._draft)} has failed to learn: {failure}") from self._error
@@ -184,20 +184,20 @@ class OnlineDraft(Draft):
             if self._target is None or self._target.core is not target.core:
                 if isinstance(self._draft, ModelDraft) and self._draft.translates(target):
                     found = f"draft {self._draft.model.path} has another vocabulary than target {target.path}"
-                    expected = "the target's, in whose ids a draft learns"
+                    expected = "the target's, as online training needs equal token ids"
                     raise VocabularyMismatchError(f"{found}; expected {expected}")
                 self._described = self._draft.describe(target)
                 self._target = target
             if self._thread is None and self.interval is not None and not self._closed:
                 self._thread = LearningThread(self._step, self.interval, "specdec-trainer")
-            return "watched", {"draft": self._described, "corrections": self._ring}
+            return "recorded", {"draft": self._described, "samples": self._ring}
 
     def take_update(self, session: _core.Session, description: Description) -> Description:
         method, held = description
         latest = self._described
         if latest is None or held["draft"] is latest:
             return description
-        session.swap(held["corrections"], latest)  # type: ignore[arg-type]
+        session.swap(held["samples"], latest)  # type: ignore[arg-type]
         return method, {**held, "draft": latest}
 
     @property
@@ -210,18 +210,18 @@ class OnlineDraft(Draft):
             return (self._n_begun,)
 
     def snapshot(self) -> Draft:
-        """Return `draft`, which learns nothing more."""
+        """Return `draft`, which does not change anymore."""
         return self._draft.snapshot()
 
     @property
     def draft(self) -> Draft:
-        """The draft with what has been learned so far, which learns nothing more."""
+        """The latest trained draft, which does not change anymore."""
         return self._draft
 
     def learn(self) -> bool:
-        """Learn now, in this thread, from the samples so far; running texts use it from their next round.
+        """Train now, in this thread; running sequences use the new draft from their next round.
 
-        Return whether anything had come since the last time.
+        Return whether there were new samples.
         """
         with self._learning:
             taken = self._ring.take()
@@ -248,7 +248,7 @@ class OnlineDraft(Draft):
         return thread is None or thread.goes_on
 
     def _step(self) -> bool:
-        """Learn, in the thread; returns whether to continue."""
+        """Run one update in the thread; return whether to continue."""
         try:
             self.trainer.begin_thread()
             self.learn()
@@ -259,11 +259,11 @@ class OnlineDraft(Draft):
 
     @property
     def is_learning(self) -> bool:
-        """Whether there is a thread that learns; there is none before the first run."""
+        """Whether the thread is running; it starts with the first run."""
         return self._thread is not None and self._thread.goes_on
 
     def close(self) -> None:
-        """End the thread that learns and wait for it; idempotent. The object goes on drafting."""
+        """Stop the thread and wait for it; idempotent. The object continues to draft."""
         self._closed = True
         if self._thread is not None:
             self._thread.stop()
@@ -275,9 +275,9 @@ class OnlineDraft(Draft):
         self.close()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what has been learned to a file (safetensors): weights, optimizer, samples.
+        """Write weights, optimizer state and samples to a safetensors file; replace an existing file.
 
-        A file that is there is replaced. Waits until the trainer is between two times of learning.
+        Waits for a running update.
         """
         file = check_path("path", path)
         with self._learning:
@@ -292,7 +292,7 @@ class OnlineDraft(Draft):
         cls, path: str | os.PathLike[str], draft: DraftLike, *, trainer: OnlineTrainer | None = None,
         interval: float | None = 10.0, n_positions: int = 4096,
     ) -> OnlineDraft:  # fmt: skip
-        """Continue from the file that `save` wrote; `draft` is the first one of that object."""
+        """Continue from a file that `save` wrote; `draft` is the initial draft of the saved object."""
         online = cls(draft, trainer=trainer, interval=interval, n_positions=n_positions)
         online._restore(check_path("path", path, CheckpointError))
         return online
@@ -304,7 +304,7 @@ class OnlineDraft(Draft):
             if metadata.get(name) != expected:
                 raise CheckpointError.of(file, name, metadata.get(name), repr(expected))
         arrays: dict[str, NDArray[Any]] = {
-            name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
+            name: tensor.integers() if tensor.dtype.startswith("I") else tensor.array()
             for name, tensor in tensors.items()
         }
         try:
@@ -320,7 +320,7 @@ class OnlineDraft(Draft):
                     raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
                 setattr(self, attribute, int(text))
         except KeyError as error:
-            raise CheckpointError(f"{file}: {error} is missing; expected it, as `save` writes it") from error
+            raise CheckpointError(f"{file}: {error} is missing; expected a file that `save` wrote") from error
         except ValueError as error:
             raise CheckpointError(f"{file}: {error}") from error
 
@@ -334,21 +334,19 @@ def _trainer_of(draft: Draft) -> OnlineTrainer:
         return OnlineTableTrainer(draft)
     if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, RecurrentDraft):
         return OnlineNetworkTrainer(draft)
-    able = "a model without a draft of its own, a RecurrentDraft, an Ngram, or an OnlineNgram with a table"
-    raise InputError.of(
-        "draft", draft, f"one that can learn: {able}; Heads with trainer=OnlineHeadsTrainer(...)"
-    )
+    able = "a model without a nested draft, a RecurrentDraft, an Ngram, an OnlineNgram with a table"
+    raise InputError.of("draft", draft, f"{able}, or DecodingHeads with trainer=OnlineHeadsTrainer(...)")
 
 
 def _check_alike(kept: OnlineSamples, ours: OnlineSamples) -> None:
-    """Refuse samples of another shape, or with impossible numbers."""
+    """Refuse samples with other shapes or invalid values."""
     n = len(kept) if kept.depth.ndim else 0
     for name, array in vars(kept).items():
         expected = getattr(ours, name)
         if array.dtype != expected.dtype or array.shape != (n, *expected.shape[1:]):
             found, wanted = f"{array.dtype}, {list(array.shape)}", [n, *expected.shape[1:]]
             expectation = f"expected {expected.dtype}, {wanted}"
-            raise ValueError(f"tensor 'samples.{name}' is of {found}; {expectation}")
+            raise ValueError(f"tensor 'samples.{name}' has {found}; {expectation}")
     for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
         if (lowest := getattr(kept, name).min(initial=least)) < least:
             raise ValueError(f"tensor 'samples.{name}' has {lowest}; expected {least} or more")
@@ -359,7 +357,7 @@ def _check_alike(kept: OnlineSamples, ours: OnlineSamples) -> None:
     for name, low, high in (("log_probs", -math.inf, 0.001), ("rest", 0.0, 1.0)):
         array = getattr(kept, name)
         if not np.all((array >= low) & (array <= high)):
-            raise ValueError(f"tensor 'samples.{name}' has numbers outside of {low} to {high}")
+            raise ValueError(f"tensor 'samples.{name}' has values outside {low} to {high}")
 
 
 def _after_fork() -> None:
@@ -367,5 +365,5 @@ def _after_fork() -> None:
         online._after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # in a child there is one thread only, and others may have held locks
+if hasattr(os, "register_at_fork"):  # a child has one thread only, and others may have held locks
     os.register_at_fork(after_in_child=_after_fork)

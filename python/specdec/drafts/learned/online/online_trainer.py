@@ -1,4 +1,4 @@
-"""Samples, where a target rejected draft tokens, and learners, which make better drafts from them."""
+"""Online distillation: samples of rejected draft tokens, and trainers that learn from them."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
     from specdec.drafts.learned.heads.draft import DecodingHeads
 
-GoesOn = Callable[[], bool]  # whether to continue; False: the trainer shall return soon
+GoesOn = Callable[[], bool]  # whether to continue; on False the trainer must return soon
 
 
 @dataclass(frozen=True)
 class OnlineSamples:
-    """Some samples, the oldest first; n of them."""
+    """n positions where the target rejected a draft token, the oldest first."""
 
-    before: NDArray[np.int32]  # [n, n_before] the last tokens of the text; -1 before its beginning
-    depth: NDArray[np.int32]  # [n] how many of these are accepted draft tokens of the round
-    text: NDArray[np.int32]  # [n] a number of the text
-    position: NDArray[np.int32]  # [n] how many of its tokens come before
-    top: NDArray[np.int32]  # [n, n_top] the target's most probable tokens, in order; -1 after all of them
-    log_probs: NDArray[np.float32]  # [n, n_top] ln of their probabilities, at temperature 1
-    rest: NDArray[np.float32]  # [n] the probability of all other tokens
+    before: NDArray[np.int32]  # [n, n_before] last tokens of the text; -1 before its start
+    depth: NDArray[np.int32]  # [n] accepted draft tokens of the round among these
+    text: NDArray[np.int32]  # [n] number of the sequence
+    position: NDArray[np.int32]  # [n] number of tokens before the position
+    top: NDArray[np.int32]  # [n, n_top] the target's most probable tokens, in order, padded with -1
+    log_probs: NDArray[np.float32]  # [n, n_top] their log-probabilities at temperature 1
+    rest: NDArray[np.float32]  # [n] probability of all other tokens
     hidden: NDArray[np.float32]  # [n, n_hidden] hidden states of the token before the round's root
 
     @staticmethod
     def none(n_before: int, n_top: int, n_hidden: int) -> OnlineSamples:
-        """Make no samples, of a shape."""
+        """Make an empty set with given sizes."""
         one, top = np.zeros(0, np.int32), np.zeros((0, n_top), np.int32)
         before, hidden = np.zeros((0, n_before), np.int32), np.zeros((0, n_hidden), np.float32)
         probs, rest = top.astype(np.float32), one.astype(np.float32)
@@ -59,29 +59,29 @@ class OnlineSamples:
 
     @property
     def n_texts(self) -> int:
-        """Return the first number that no text has."""
+        """Return the first unused sequence number."""
         return int(self.text.max(initial=-1)) + 1
 
     def followed_by(self, newer: OnlineSamples, most: int) -> OnlineSamples:
-        """Return these and newer ones, of all of them the last `most`."""
+        """Append newer samples and keep the last `most`."""
         both = zip(vars(self).values(), vars(newer).values(), strict=True)
         return OnlineSamples(*(np.concatenate(arrays)[-most:] for arrays in both))
 
 
 class Passage(NamedTuple):
-    """A piece of a text with samples in it."""
+    """A piece of a sequence that contains samples."""
 
     ids: NDArray[np.int32]  # [n_tokens]
-    rows: NDArray[np.int64]  # [n] the samples, in the order of their positions
-    ends: NDArray[np.int64]  # [n] for each the index in `ids` of the token before it
+    rows: NDArray[np.int64]  # [n] indices of the samples, ordered by position
+    ends: NDArray[np.int64]  # [n] index in `ids` of the token before each sample
 
 
 def passages(samples: OnlineSamples, longest: int) -> list[Passage]:
-    """Return passages of at most `longest` tokens, each of a text's samples whose windows overlap."""
+    """Join samples of a sequence with overlapping windows into passages of at most `longest` tokens."""
     n_before = samples.before.shape[1]
     order = np.lexsort((samples.position, samples.text))
     found: list[Passage] = []
-    begin = 0  # of the passage, in `order`
+    begin = 0  # start of the passage in `order`
     for at in range(1, len(order) + 1):
         if at < len(order):
             first, last, row = order[begin], order[at - 1], order[at]
@@ -96,7 +96,7 @@ def passages(samples: OnlineSamples, longest: int) -> list[Passage]:
 
 
 def _passage(samples: OnlineSamples, rows: NDArray[np.int64]) -> Passage:
-    """Make the passage of samples of one text, ascending, whose windows overlap."""
+    """Join samples of one sequence, in ascending order, with overlapping windows."""
     window = samples.before[rows[0]]
     pieces = [window[window >= 0]]
     ends = [len(pieces[0]) - 1]
@@ -108,17 +108,17 @@ def _passage(samples: OnlineSamples, rows: NDArray[np.int64]) -> Passage:
 
 
 class OnlineTrainer(ABC):
-    """Makes a draft that has learned from samples, again and again.
+    """Base class of trainers that update a draft from samples.
 
     Attributes
     ----------
     name : str
-        Of the method, in files.
+        Name of the method in saved files.
     n_before, n_top, n_hidden : int
-        What it needs of each sample: tokens of the text, tokens of the target's distribution, and floats
-        of hidden states; 0: none.
+        Sizes of each sample: tokens of context, tokens of the target's distribution, and floats of hidden
+        states (0: none).
     everywhere : bool
-        Whether it also wants the positions at which the draft was right.
+        Also record positions where the draft token was accepted.
     """
 
     name: str
@@ -129,48 +129,48 @@ class OnlineTrainer(ABC):
 
     @abstractmethod
     def learn(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> Draft:
-        """Return the draft, of the same class, with what can be learned from the samples, at least one.
+        """Train on the samples, at least one, and return a draft of the same class.
 
-        The last `n_new` of them have come since the last call; `goes_on` is asked now and then.
+        The last `n_new` samples arrived since the last call. Check `goes_on` periodically.
         """
 
     def begin_thread(self) -> None:
-        """Called in the thread that learns, each time before `learn`."""
+        """Prepare the training thread; called there before each `learn`."""
         return
 
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return what `restore` needs next to the samples, as arrays of float32 or int32."""
+        """Return the state that `restore` needs, as float32 or int32 arrays."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]], samples: OnlineSamples) -> Draft:
-        """Continue from what `state` gave, or raise a ValueError, and from the samples of that time."""
+        """Continue from a saved state and its samples, or raise a ValueError."""
         for name in state:
-            raise ValueError(f"tensor '{name}' is none of a draft of this kind")
+            raise ValueError(f"tensor '{name}' does not belong to this type of draft")
         return self.learn(samples, 0, lambda: True)
 
     @staticmethod
     def expect(state: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Return an array of a state, float32 of that shape; a ValueError if it is not."""
+        """Return a float32 array of a state with that shape, or raise a ValueError."""
         if name not in state:
             raise ValueError(f"tensor '{name}' is missing")
         if state[name].shape != shape or state[name].dtype != np.float32:
             found = f"{state[name].dtype}, {list(state[name].shape)}"
-            raise ValueError(f"tensor '{name}' is of {found}; expected float32, {list(shape)}")
+            raise ValueError(f"tensor '{name}' has {found}; expected float32, {list(shape)}")
         return state[name]
 
 
 class OnlineTableTrainer(OnlineTrainer):
-    """Counts the samples on top of a table: each as its last tokens with the target's predictions.
+    """Adds counts of the samples to an n-gram table.
 
-    A token of probability p is counted ``round(weight * p)`` times, the most probable one once at least. Old
-    samples age out, so the table stays bounded.
+    After each sample's context, a token of probability p counts ``round(weight * p)`` times, the most
+    probable token at least once. Old samples age out, so the table stays bounded.
 
     Parameters
     ----------
     draft : Ngram or OnlineNgram
-        An `OnlineNgram` with a table; it counts its texts on top.
+        The initial table; an `OnlineNgram` must have one, and also counts its own texts.
     weight : int, default 8
-        How often a sample counts. Where the table knows a context well, it takes more to change that.
+        Counts per sample. Larger weights change well-known contexts faster.
     """
 
     name = "table"
@@ -189,11 +189,11 @@ class OnlineTableTrainer(OnlineTrainer):
         if texts := self._texts(samples):
             counts = table.counts.plus(NgramCounts.count(texts, table.n_vocab, table.n))
             table = type(table).of(counts, table.smoothing)
-        _ = table.core  # made here, not when it is first used
+        _ = table.core  # build the core's table now, not on first use
         return OnlineNgram(table) if isinstance(self._draft, OnlineNgram) else table
 
     def _texts(self, samples: OnlineSamples) -> list[np.ndarray]:
-        """Return short texts: of each sample the last tokens and one after them."""
+        """Return each sample's context followed by one of its tokens, repeated by weight."""
         times = np.rint(self.weight * np.exp(samples.log_probs)).astype(np.int64)
         times[:, 0] = np.maximum(times[:, 0], 1)
         rows, columns = np.nonzero(times)
@@ -206,9 +206,9 @@ class OnlineTableTrainer(OnlineTrainer):
 
 
 class OnlineGradientTrainer(OnlineTrainer):
-    """A trainer by AdamW; `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids."""
+    """Base class of AdamW trainers; `network` is an f32 ``torch.nn.Module`` with `n_vocab` logits."""
 
-    usual_rate: float = 2e-4  # the default learning rate for networks of up to ten million parameters
+    usual_rate: float = 2e-4  # default learning rate for up to ten million parameters
 
     def __init__(
         self, network: Any, n_vocab: int, *, loss: DivergenceName, learning_rate: float | None,
@@ -240,23 +240,23 @@ class OnlineGradientTrainer(OnlineTrainer):
 
     @abstractmethod
     def _train(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> None:
-        """Take steps."""
+        """Take optimizer steps."""
 
     @abstractmethod
     def _exported(self) -> Draft:
-        """Return the draft with the weights as they are."""
+        """Return a draft with the current weights."""
 
     def learn(self, samples: OnlineSamples, n_new: int, goes_on: GoesOn) -> Draft:
         self._train(samples, n_new, goes_on)
         return self._exported()
 
     def _step(self, samples: OnlineSamples, rows: NDArray[np.int64], logits: Tensor) -> None:
-        """Take a step on some samples, for which the network gives `logits` [n, n_vocab]."""
+        """Take a step on the samples `rows`, with the network's `logits` [n, n_vocab]."""
         import torch
 
         from specdec.drafts.learned.networks import Objective
 
-        # Ids that a small vocabulary lacks are one token that the draft never drafts.
+        # Ids outside a smaller vocabulary become one token with probability 0.
         logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
         objective = Objective.of_shares({self.loss: 1.0})
         loss = objective(target_of(samples, rows, self._n_vocab), logits).mean()
@@ -268,7 +268,7 @@ class OnlineGradientTrainer(OnlineTrainer):
         self._optimizer.step()
 
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return parameters, and the moments of those that have been trained."""
+        """Return parameters, and moments of trained parameters."""
         found: dict[str, NDArray[Any]] = {}
         for name, parameter in self._network.named_parameters():
             found[f"parameter.{name}"] = parameter.detach().numpy().copy()
@@ -286,11 +286,11 @@ class OnlineGradientTrainer(OnlineTrainer):
         known = {f"{part}.{name}" for name in parameters for part in ("parameter", *parts)}
         for name in sorted(state):
             if name not in known:
-                raise ValueError(f"tensor '{name}' is none of this model")
+                raise ValueError(f"tensor '{name}' is not part of this model")
             if not np.isfinite(state[name]).all():
-                raise ValueError(f"tensor '{name}' has a number that is not finite")
+                raise ValueError(f"tensor '{name}' has a value that is not finite")
             if name.startswith("second.") and state[name].min(initial=0.0) < 0.0:
-                raise ValueError(f"tensor '{name}' has a number below 0; expected means of squares")
+                raise ValueError(f"tensor '{name}' has a value below 0; expected means of squares")
 
         def expected(part: str, name: str) -> Tensor:
             array = self.expect(state, f"{part}.{name}", tuple(parameters[name].shape))
@@ -316,7 +316,7 @@ class OnlineGradientTrainer(OnlineTrainer):
 
 
 def relearned(first: RecurrentDraft | DecodingHeads, network: Any) -> RecurrentDraft | DecodingHeads:
-    """Return a draft like the first one with the weights of a network."""
+    """Return a copy of a draft with the weights of a network."""
     from specdec.drafts.learned.networks import numbers_of
 
     weights = first.weights.with_numbers(numbers_of(network))
@@ -324,7 +324,7 @@ def relearned(first: RecurrentDraft | DecodingHeads, network: Any) -> RecurrentD
 
 
 def target_of(samples: OnlineSamples, rows: NDArray[np.int64], n_vocab: int) -> Any:
-    """Return the target's distribution at some samples; id `n_vocab` is any that a draft lacks."""
+    """Return the target's distributions at the samples `rows`; ids outside the draft become `n_vocab`."""
     import torch
 
     from specdec.drafts.learned.networks import TargetDistribution
@@ -335,38 +335,38 @@ def target_of(samples: OnlineSamples, rows: NDArray[np.int64], n_vocab: int) -> 
     return TargetDistribution.of_top(*(torch.from_numpy(array) for array in (tokens, log_probs, rest)))
 
 
-_MOST_LOGITS = 1 << 24  # of a step, where that leaves one passage
-_LONGEST = 1 << 16  # tokens of a passage where the network has no limit
+_MOST_LOGITS = 1 << 24  # per step, unless one passage has more
+_LONGEST = 1 << 16  # tokens of a passage if the network has no limit
 
 
 class OnlineNetworkTrainer(OnlineGradientTrainer):
-    """A model or a recurrent network learns by gradient steps on its samples: AdamW.
+    """Trains a draft model or recurrent network online, with AdamW.
 
-    It learns the target's distribution at temperature 1: its `n_top` most probable tokens one by one, and
-    all others together. Half of a step are passages with the newest samples, half any that are kept, so
-    that what was learned before is not forgotten at once. Learning takes a copy of the weights in f32 with
-    two moments each; at each update they are packed again, those of a model by way of a temporary folder.
+    Learns the target's distribution at temperature 1: the `n_top` most probable tokens, and the total of all
+    others. Half of each step uses passages with new samples, half any stored passages, to limit forgetting.
+    Training needs an f32 copy of the weights with two moments each; each update packs the weights again, for
+    a model through a temporary folder.
 
     Parameters
     ----------
-    draft : ModelDraft or Recurrent
-        A model from a Hugging Face folder, without an encoder or a draft of its own; or a recurrent network,
-        which does not learn to draft tokens that it never drafts.
+    draft : ModelDraft or RecurrentDraft
+        A model from a Hugging Face folder, without an encoder or nested draft; or a recurrent network, whose
+        vocabulary does not grow.
     loss : {"tvd", "fkl", "rkl", "jsd"}
-        Total variation, which is the chance of a rejection; forward or reverse Kullback-Leibler divergence,
-        which suit drafts that are far from the target; Jensen-Shannon divergence.
+        Total variation distance (the rejection probability), forward or reverse Kullback-Leibler divergence
+        (for drafts far from the target), or Jensen-Shannon divergence.
     learning_rate : float, optional
-        By default 2e-4 (2e-3 for recurrent networks), times sqrt(1e7 / parameters) where that is below 1.
+        None: 2e-4 (2e-3 for recurrent networks) times min(1, sqrt(1e7 / parameters)).
     passes : float, default 4.0
-        How often a new sample is learned from, on average.
+        Average number of times to train on a new sample.
     batch : int, default 1024
-        Tokens of a step.
+        Tokens per step.
     n_before : int, default 64
-        Tokens of the text that are kept before a sample, at least 2.
+        Tokens of context to store before a sample, at least 2.
     n_top : int, default 32
-        Tokens of the target's distribution that are kept.
+        Tokens of the target's distribution to store.
     seed : int, default 0
-        Of the order in which samples are learned from.
+        Seed of the sample order.
     """
 
     name = "network"
@@ -386,7 +386,7 @@ class OnlineNetworkTrainer(OnlineGradientTrainer):
         elif isinstance(draft, RecurrentDraft):
             n_vocab, self.usual_rate = draft.weights.target.n_vocab, 2e-3
         else:
-            raise InputError.of("draft", draft, "a ModelDraft without a draft of its own, or a Recurrent")
+            raise InputError.of("draft", draft, "a ModelDraft without a nested draft, or a RecurrentDraft")
         super().__init__(
             _open(draft), n_vocab, loss=loss, learning_rate=learning_rate, passes=passes, batch=batch,
             n_top=n_top, seed=seed,
@@ -408,11 +408,11 @@ class OnlineNetworkTrainer(OnlineGradientTrainer):
 
     @property
     def _batch_size(self) -> int:
-        """Return the tokens of a step; few where each has many logits."""
+        """Return the tokens per step, limited by the number of logits."""
         return max(1, min(self.batch, _MOST_LOGITS // self._n_vocab))
 
     def _drawn(self, found: Sequence[Passage], new: NDArray[np.int64]) -> list[Passage]:
-        """Draw the passages of a step: in turn a new one and any, as many as fit, at least one."""
+        """Draw the passages of a step, alternating new and any, at least one, until the batch is full."""
         chosen: dict[int, None] = {}
         longest = n_chosen = 0
         for turn in range(2 * len(found)):
@@ -430,7 +430,7 @@ class OnlineNetworkTrainer(OnlineGradientTrainer):
 
         ids = np.zeros((len(chosen), max(len(passage.ids) for passage in chosen)), np.int64)
         for row, passage in zip(ids, chosen, strict=True):
-            row[: len(passage.ids)] = np.minimum(passage.ids, self._n_vocab - 1)  # as the core reads others
+            row[: len(passage.ids)] = np.minimum(passage.ids, self._n_vocab - 1)  # as the core clips ids
         lines = np.repeat(np.arange(len(chosen)), [len(passage.ends) for passage in chosen])
         ends = np.concatenate([passage.ends for passage in chosen])
         if isinstance(self._draft, RecurrentDraft):
@@ -462,7 +462,7 @@ def _open(draft: ModelDraft | RecurrentDraft) -> Any:
 
 
 def _packed(network: Any, first: Model) -> Model:
-    """Load a network of transformers as a model like the first one, under a path that only names it."""
+    """Load a transformers network as a model like the first one, under a path that only labels it."""
     from specdec.drafts.learned.networks import silent
 
     with tempfile.TemporaryDirectory(prefix="specdec-") as folder:

@@ -1,1 +1,1 @@
-"""A recurrent network: its draft, network and trainer."""
+"""A recurrent network as draft."""

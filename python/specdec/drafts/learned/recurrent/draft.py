@@ -1,4 +1,4 @@
-"""A recurrent draft: gated recurrent units over the tokens of the text, whose step takes microseconds."""
+"""A recurrent draft: gated recurrent units over the tokens of the text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec.models.number_formats import Dtype
 
 @dataclass(frozen=True)
 class RecurrentShape:
-    """Dimensions of a recurrent draft, and its tensors."""
+    """Dimensions and tensor shapes of a recurrent draft."""
 
     d_embed: int = 64
     d_hidden: int = 128
@@ -27,12 +27,12 @@ class RecurrentShape:
 
     @classmethod
     def read(cls, fields: Fields) -> RecurrentShape:
-        """Read it from the fields of a draft's ``config.json``."""
+        """Read the shape from a draft's ``config.json``."""
         n_layers = fields.integer("n_layers", maximum=_core.MAX_RECURRENT_LAYERS)
         return cls(fields.integer("d_embed"), fields.integer("d_hidden"), n_layers)
 
     def tensors(self, n_vocab: int, n_draft_vocab: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor; gates are in torch's order: r, z, n."""
+        """Return the shape of each tensor; gates are in torch's order r, z, n."""
         gates = 3 * self.d_hidden
         shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (n_vocab, self.d_embed)}
         for i in range(self.n_layers):
@@ -43,19 +43,18 @@ class RecurrentShape:
 
 
 class RecurrentDraft(LearnedDraft):
-    """A recurrent network drafts: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
+    """A recurrent network: gated recurrent units (Cho et al. 2014, arXiv 1406.1078) and a head.
 
-    It reads tokens alone into a state of fixed size: a step takes microseconds, whatever the length of the
-    text. So it may draft for any target with the tokens of the one that it was trained for, and for a draft.
+    Reads tokens into a state of fixed size, so a step takes microseconds at any text length. May draft for
+    any target with the tokens it was trained for, and for another draft.
 
     Parameters
     ----------
     weights : path-like or LearnedWeights
-        The folder of a recurrent draft, as training writes it and `specdec.drafts.load` opens it, or the same
-        in memory. Its ``config.json`` has ``d_embed``, ``d_hidden`` and ``n_layers``; its tensors are
-        ``embedding.weight`` [n_vocab, d_embed]; of each layer i, in torch's order of the gates r, z, n,
-        ``cells.i.weight_ih`` [3 · d_hidden, d_embed or d_hidden], ``cells.i.weight_hh`` [3 · d_hidden,
-        d_hidden], ``cells.i.bias_ih`` and ``cells.i.bias_hh`` [3 · d_hidden]; and ``output.weight``
+        Folder written by training, or the same in memory. ``config.json`` has ``d_embed``, ``d_hidden`` and
+        ``n_layers``. Tensors: ``embedding.weight`` [n_vocab, d_embed]; for each layer i, in torch's gate
+        order r, z, n, ``cells.i.weight_ih`` [3 · d_hidden, d_embed or d_hidden], ``cells.i.weight_hh`` [3 ·
+        d_hidden, d_hidden], ``cells.i.bias_ih`` and ``cells.i.bias_hh`` [3 · d_hidden]; ``output.weight``
         [n_draft_vocab, d_hidden] and ``output.bias``.
     dtype, tree, gamma, n_threads
         See `specdec.drafts`.
@@ -87,10 +86,10 @@ class RecurrentDraft(LearnedDraft):
         return describe_shape(self.tree, self.core)
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Return the distribution of the next token after each of some tokens.
+        """Return the next-token distributions after each prefix of `ids` [n_tokens].
 
-        `ids` is [n_tokens]; row i of the array, float64 [n_tokens, n_vocab], is for the token after
-        ``ids[: i + 1]``, 0 for a token that is never drafted.
+        Row i of the result, float64 [n_tokens, n_vocab], is for the token after ``ids[: i + 1]``; tokens
+        outside the draft's vocabulary have probability 0.
         """
         logits = self.core.logits(check_ids(ids, self.weights.target.n_vocab)).astype(np.float64)
         rows = np.exp(logits - logits.max(axis=-1, keepdims=True))

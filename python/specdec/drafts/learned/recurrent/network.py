@@ -11,7 +11,7 @@ from specdec.drafts.learned.recurrent.draft import RecurrentShape
 
 
 class RecurrentNetwork(nn.Module):
-    """Ids [batch, time] to logits [batch, time, n_vocab], -inf of tokens that are not `draft_ids` [n]."""
+    """Maps ids [batch, time] to logits [batch, time, n_vocab], -inf for tokens outside `draft_ids` [n]."""
 
     draft_ids: Tensor | None
 
@@ -26,14 +26,14 @@ class RecurrentNetwork(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits of the token after each of `ids`."""
+        """Return logits of the token after each of `ids`."""
         return self.step(ids, None)[0]
 
     def step(self, ids: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the same after texts of a given state, and the new state [n_layers, batch, d_hidden]."""
+        """Return logits from an initial state, and the new state [n_layers, batch, d_hidden]."""
         hidden, state = self.cells(self.embedding(ids), state)
         return scattered(self.output(hidden), self.draft_ids, self._n_vocab), state
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights by their names in a draft's folder: layers are numbered first."""
+        """Return the weights by their names in a draft's folder, with the layer number first."""
         return {re.sub(r"(\w+)_l(\d+)$", r"\2.\1", name): weight for name, weight in self.named_parameters()}

@@ -1,4 +1,4 @@
-"""The trainer of recurrent drafts."""
+"""Trainer of recurrent drafts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specdec.training.training_texts import TextWriter
 
 
 class RecurrentTrainer(LearnedTrainer):
-    """A draft whose step costs microseconds."""
+    """Trains a recurrent draft."""
 
     name = method = "recurrent"
     shape_type = RecurrentShape
@@ -43,7 +43,7 @@ class RecurrentTrainer(LearnedTrainer):
         return logits
 
     def is_table(self, name: str) -> bool:
-        return True  # the gates of a cell are one matrix, which need not be orthogonal
+        return True  # Muon would orthogonalize the gates of a cell as one matrix
 
     def export(self, network: Any, folder: Path) -> None:
         self.save(folder, asdict(network.shape), numbers_of(network))
@@ -56,7 +56,7 @@ def _written(
     network: RecurrentNetwork, ends: set[int], prompts: Sequence[Sequence[int]], *, length: int,
     temperature: float, seed: Sequence[tuple[int, int]],
 ) -> list[list[int]]:  # fmt: skip
-    """Continue prompts by the network itself, as `TextWriter`, to `length` tokens or to the end of a text."""
+    """Continue prompts with the network, as a `TextWriter`, to `length` tokens or an end-of-text token."""
     texts = [list(prompt) for prompt in prompts]
     for text, key in zip(texts, seed, strict=True):
         rng, state, unread = np.random.default_rng(key), None, list(text)

@@ -1,1 +1,1 @@
-"""A small decoder, trained to draft."""
+"""A small decoder as draft."""

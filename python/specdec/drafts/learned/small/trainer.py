@@ -1,4 +1,4 @@
-"""The trainer of a small decoder, of random weights or from a model that there is."""
+"""Trainer of a small decoder, from random weights or an existing model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from specdec.training.training_texts import TextWriter, continued
 
 @dataclass(frozen=True)
 class SmallShape:
-    """Dimensions of a small decoder; 0 means what fits the others."""
+    """Dimensions of a small decoder; 0 selects a value that fits."""
 
     d_model: int = 128
     n_layers: int = 2
-    n_heads: int = 0  # 0: of 32 dimensions
-    n_kv_heads: int = 0  # 0: half as many
+    n_heads: int = 0  # 0: d_model / 32
+    n_kv_heads: int = 0  # 0: half of n_heads
     d_ff: int = 0  # 0: three times d_model
 
     def settled(self) -> SmallShape:
-        """Return the shape with no 0 left; heads that do not divide the width are refused."""
+        """Replace zeros; refuse heads that do not divide the width."""
         n_heads = self.n_heads or max(1, self.d_model // 32)
         n_kv_heads = self.n_kv_heads or (n_heads // 2 if n_heads % 2 == 0 else n_heads)
         if self.d_model % (2 * n_heads) or n_heads % n_kv_heads:
@@ -40,7 +40,7 @@ class SmallShape:
 
 
 class SmallTrainer(DraftTrainer):
-    """A decoder of the Llama layout, or whatever model ``begin`` is, in an ordinary Hugging Face folder."""
+    """Trains a Llama decoder, or the model ``begin``, and writes an ordinary Hugging Face folder."""
 
     name = "small"
     shape_type = SmallShape
@@ -76,7 +76,7 @@ class SmallTrainer(DraftTrainer):
 
 
 def small_decoder(target: Model, shape: SmallShape) -> Any:
-    """Make a ``LlamaForCausalLM`` of random weights, whose logits are at first those of its embedding."""
+    """Make a ``LlamaForCausalLM`` with random weights, whose layers initially add nothing."""
     library, shape = transformers(), shape.settled()
     bos_id = None if target.tokenizer is None else target.tokenizer.bos_id
     config = library.LlamaConfig(

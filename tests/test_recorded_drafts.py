@@ -1,4 +1,4 @@
-"""Drafts that are watched: what is kept of corrections, and drafts that take another's place."""
+"""Recorded drafts: the stored online samples, and replacing the draft between rounds."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ N_BEFORE, N_TOP = 6, 5
 TARGET = build(LLAMA, TENSORS)
 FRIEND = build(LLAMA, perturbed(TENSORS, 0.05))
 OTHER = build(LLAMA, perturbed(TENSORS, 0.08, seed=9))
-WAYS: dict[str, Callable[[Any], Any]] = {
+DRAFTS: dict[str, Callable[[Any], Any]] = {
     "chain": lambda model: by_method("model", model),
     "chains": lambda model: by_method("parallel_chains", model, 3),
     "tree": lambda model: by_method("static_tree", model, [0, 0, 1, 1, 2], "sample"),
     "grown": lambda model: by_method("dynamic_tree", model, 3, 3, 1.0),
     "nested": lambda model: by_method("nested", model, by_method("model", model), 2),
 }
-"""Drafts to be watched, by what each is made of."""
+"""Drafts to be recorded, by model."""
 drafts_and_temperatures = pytest.mark.parametrize(
-    ("name", "temperature"), [*itertools.product(WAYS, (0.0, 1.0))]
+    ("name", "temperature"), [*itertools.product(DRAFTS, (0.0, 1.0))]
 )
 
 
-def ring_of(capacity: int = 10, **options: Any) -> _core.Corrections:
-    return _core.Corrections(capacity, N_BEFORE, N_TOP, **options)
+def ring_of(capacity: int = 10, **options: Any) -> _core.OnlineSamples:
+    return _core.OnlineSamples(capacity, N_BEFORE, N_TOP, **options)
 
 
 def opened(
-    draft: Any, ring: _core.Corrections | None = None, prompts: Any = PROMPTS, temperature: float = 0.0,
+    draft: Any, ring: _core.OnlineSamples | None = None, prompts: Any = PROMPTS, temperature: float = 0.0,
     **options: Any,
 ) -> Session:  # fmt: skip
-    """A session of TARGET with a draft, which a ring watches."""
-    described = draft if ring is None else by_method("watched", draft, ring)
+    """A session of TARGET with a draft, recorded in a ring."""
+    described = draft if ring is None else by_method("recorded", draft, ring)
     how = {"gamma": 5, "max_new_tokens": 30, "temperature": temperature} | options
     session = Session(TARGET, described, prompts, seeds=[(4, i) for i in range(len(prompts))], **how)
     session.prefill()
@@ -68,21 +68,21 @@ def what(records: list[dict[str, Any]]) -> list[Any]:
 
 
 def assert_same_drafts(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> None:
-    """With what they were drawn from, to the bit."""
+    """With their distributions, to the bit."""
     assert what(one) == what(two)
     for a, b in zip(one, two, strict=True):
         assert np.array_equal(a["draft_probs"], b["draft_probs"])
 
 
-# ------------------------------------------------------------------------------------------ corrections
+# ------------------------------------------------------------------------------------------ online samples
 
 
 def expected(
     records: list[dict[str, Any]], prompts: list[list[int]], everywhere: bool = False
 ) -> list[tuple[int, list[int], int]]:
-    """(sequence, the text before, guesses accepted) wherever the text left the guesses of its round.
+    """(sequence, the text before, accepted tokens) wherever the text left the draft tokens of its round.
 
-    With `everywhere` also wherever it went along with them, and behind the last one.
+    With `everywhere` also wherever it followed them, and after the last one.
     """
     texts, found = [list(prompt) for prompt in prompts], []
     for record in records:
@@ -93,14 +93,14 @@ def expected(
         prefixes: list[tuple[int, ...]] = [()]
         for token, parent in zip(record["drafted"], record["parents"], strict=True):
             prefixes.append((*prefixes[parent], token))
-        guessed = {prefix for prefix in prefixes if prefix}
+        drafted = {prefix for prefix in prefixes if prefix}
         depth = 0
-        while depth < len(new) and tuple(new[: depth + 1]) in guessed:
+        while depth < len(new) and tuple(new[: depth + 1]) in drafted:
             if everywhere:
                 found.append((record["sequence"], [*text, *new[:depth]], depth))
             depth += 1
-        behind = tuple(new[:depth])
-        if depth < len(new) and (everywhere or any(prefix[:-1] == behind for prefix in guessed)):
+        accepted = tuple(new[:depth])
+        if depth < len(new) and (everywhere or any(prefix[:-1] == accepted for prefix in drafted)):
             found.append((record["sequence"], [*text, *new[:depth]], depth))
         text += new
     return found
@@ -108,12 +108,12 @@ def expected(
 
 @pytest.mark.parametrize("everywhere", [False, True])
 @drafts_and_temperatures
-def test_corrections_are_where_the_text_left_the_guesses(
+def test_samples_are_where_the_text_left_the_draft_tokens(
     name: str, temperature: float, everywhere: bool
 ) -> None:
-    """By the records of the rounds, in plain Python; the law by the target's own logits there."""
+    """By the records of the rounds, in plain Python, and the target's own logits there."""
     ring = ring_of(1000, everywhere=everywhere)
-    records = all_rounds(opened(WAYS[name](FRIEND), ring, temperature=temperature))
+    records = all_rounds(opened(DRAFTS[name](FRIEND), ring, temperature=temperature))
     wanted, got = expected(records, PROMPTS, everywhere), ring.take()
     assert len(wanted) == len(got["depth"]) > 4
     assert ring.n == 0
@@ -121,26 +121,26 @@ def test_corrections_are_where_the_text_left_the_guesses(
         assert got["before"][i].tolist() == [-1] * (N_BEFORE - len(text)) + text[-N_BEFORE:]
         assert (got["depth"][i], got["position"][i], got["text"][i]) == (depth, len(text), sequence)
         logits = prompt_logits(TARGET, text)[-1]
-        law = reference.distribution(logits, 1.0)
+        distribution = reference.distribution(logits, 1.0)
         top = np.lexsort((np.arange(N_VOCAB), -logits))[:N_TOP]
         assert got["top"][i].tolist() == top.tolist()
-        np.testing.assert_allclose(np.exp(got["log_probs"][i]), law[top], rtol=2e-5)
-        np.testing.assert_allclose(got["rest"][i], 1.0 - law[top].sum(), atol=2e-6)
+        np.testing.assert_allclose(np.exp(got["log_probs"][i]), distribution[top], rtol=2e-5)
+        np.testing.assert_allclose(got["rest"][i], 1.0 - distribution[top].sum(), atol=2e-6)
 
 
 @drafts_and_temperatures
-def test_a_watched_draft_proposes_what_it_does_unwatched(name: str, temperature: float) -> None:
+def test_a_recorded_draft_proposes_the_same_as_unrecorded(name: str, temperature: float) -> None:
     found = [
-        all_rounds(with_drafts(opened(WAYS[name](FRIEND), ring, temperature=temperature)))
+        all_rounds(with_drafts(opened(DRAFTS[name](FRIEND), ring, temperature=temperature)))
         for ring in (None, ring_of())
     ]
     assert_same_drafts(*found)
 
 
-def test_a_watched_draft_in_an_ensemble_sees_its_own_guesses() -> None:
+def test_a_recorded_draft_in_an_ensemble_sees_its_own_draft_tokens() -> None:
     """Two drafts side by side: each ring has what its own draft missed."""
     rings = [ring_of(1000), ring_of(1000)]
-    parts = [by_method("watched", model, ring) for model, ring in zip((FRIEND, OTHER), rings, strict=True)]
+    parts = [by_method("recorded", model, ring) for model, ring in zip((FRIEND, OTHER), rings, strict=True)]
     records = all_rounds(opened(by_method("ensemble", False, [3, 3], parts), gamma=6))
     for which, ring in enumerate(rings):
         halves = []
@@ -155,7 +155,7 @@ def test_a_watched_draft_in_an_ensemble_sees_its_own_guesses() -> None:
         assert got["depth"].tolist() == [depth for _, _, depth in wanted]
 
 
-def test_the_oldest_corrections_go_first() -> None:
+def test_the_oldest_samples_go_first() -> None:
     whole, last = ring_of(1000), ring_of(7)
     for ring in (whole, last):
         all_rounds(opened(FRIEND, ring))
@@ -166,8 +166,8 @@ def test_the_oldest_corrections_go_first() -> None:
     assert {len(array) for array in last.take().values()} == {0}
 
 
-def test_a_law_of_more_tokens_than_there_are() -> None:
-    ring = _core.Corrections(10, 1, N_VOCAB + 3)
+def test_more_top_tokens_than_the_vocabulary_has() -> None:
+    ring = _core.OnlineSamples(10, 1, N_VOCAB + 3)
     all_rounds(opened(FRIEND, ring))
     got = ring.take()
     assert (got["top"][:, N_VOCAB:] == -1).all() and (got["log_probs"][:, N_VOCAB:] == -np.inf).all()
@@ -175,13 +175,13 @@ def test_a_law_of_more_tokens_than_there_are() -> None:
     np.testing.assert_allclose(np.exp(got["log_probs"]).sum(axis=1), 1.0, atol=1e-5)
 
 
-def test_corrections_refuse_what_they_cannot_be() -> None:
+def test_invalid_sizes_of_samples_are_rejected() -> None:
     for arguments in ((0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1, -1), (1 << 21, 1, 1)):
         with pytest.raises(ValueError, match="expected"):
-            _core.Corrections(*arguments)
-    with pytest.raises(ValueError, match="n_hidden of the corrections is 3, expected 0, or 0"):
-        opened(FRIEND, _core.Corrections(1, 1, 1, 3))
-    with pytest.raises(TypeError, match="expected specdec._core.Corrections"):
+            _core.OnlineSamples(*arguments)
+    with pytest.raises(ValueError, match="n_hidden of the samples is 3, expected 0, or 0"):
+        opened(FRIEND, _core.OnlineSamples(1, 1, 1, 3))
+    with pytest.raises(TypeError, match="expected specdec._core.OnlineSamples"):
         opened(FRIEND, 3)  # type: ignore[arg-type]
 
 
@@ -195,8 +195,8 @@ def continued(records: list[dict[str, Any]]) -> list[list[int]]:
     return texts
 
 
-def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.Corrections]:
-    """A session some rounds after a swap, in which its guesses are those of a fresh one on the texts so far.
+def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.OnlineSamples]:
+    """A session some rounds after a swap, with the draft tokens of a fresh one on the texts so far.
 
     All its rounds give the texts of plain decoding.
     """
@@ -216,29 +216,29 @@ def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Sess
 
 
 @drafts_and_temperatures
-def test_after_a_swap_guesses_are_those_of_a_fresh_session(name: str, temperature: float) -> None:
-    swapped(WAYS[name](FRIEND), WAYS[name](OTHER), temperature=temperature, rule="coupled")
+def test_after_a_swap_draft_tokens_are_those_of_a_fresh_session(name: str, temperature: float) -> None:
+    swapped(DRAFTS[name](FRIEND), DRAFTS[name](OTHER), temperature=temperature, rule="coupled")
 
 
 @pytest.mark.parametrize("method", ["ngram", "online_ngram"])
-def test_tables_take_the_place_of_tables(method: str) -> None:
+def test_tables_replace_tables(method: str) -> None:
     tables = [specdec.drafts.Ngram(np.arange(200) * step % N_VOCAB, N_VOCAB, 3) for step in (7, 8)]
     swapped(*(by_method(method, table.core) for table in tables))
 
 
-def test_look_ahead_embeddings_take_the_place_of_others() -> None:
-    """Those of the new draft ride from then on, and guesses come after the first round in which they did."""
+def test_look_ahead_embeddings_replace_others() -> None:
+    """Those of the new draft are appended from then on; draft tokens follow after the first such round."""
     rng, d_model = np.random.default_rng(0), LLAMA["d_model"]
     old, new = (_core.LookAheadEmbeddings(rng.normal(size=(3, d_model)).astype("f4")) for _ in range(2))
     drafts = [by_method("model", embeddings) for embeddings in (old, new)]
     session, ring = swapped(*drafts, 2, temperature=1.0, rule="coupled")
     for shape in ((2, d_model), (3, d_model + 1)):
-        with pytest.raises(InputError, match="of another kind"):
+        with pytest.raises(InputError, match="differs in type"):
             session.swap(ring, by_method("model", _core.LookAheadEmbeddings(np.zeros(shape, np.float32))))
 
 
 def test_texts_begin_and_end_around_a_swap() -> None:
-    """A slot that is free, one that the next prompt has taken and that is not read, and one that goes on."""
+    """An empty slot, one with a new unread prompt, and one that continues."""
     ring = ring_of()
     session = opened(FRIEND, ring, n_text=80)
     before = session.round()
@@ -258,15 +258,15 @@ def test_a_swap_that_fails_changes_nothing() -> None:
     session, whole = (opened(FRIEND, ring, temperature=1.0) for _ in range(2))
     records = session.round()
     for error, draft, message in (
-        (InputError, by_method("static_tree", OTHER, [0, 0], "sample"), "of another kind"),
+        (InputError, by_method("static_tree", OTHER, [0, 0], "sample"), "differs in type"),
         (ValueError, specdec.drafts.Ngram([1, 2], 50, 2).core, "expected one vocabulary"),
         (TypeError, 3, "draft"),
     ):
         with pytest.raises(error, match=message):
             session.swap(ring, draft)
     for other in (session, opened(None, gamma=0)):
-        with pytest.raises(ValueError, match="no draft of the session is watched with these"):
-            other.swap(_core.Corrections(1, 1, 1), OTHER)
+        with pytest.raises(ValueError, match="no draft of the session is recorded with these"):
+            other.swap(_core.OnlineSamples(1, 1, 1), OTHER)
     records += [record for found in iter(session.round, []) for record in found]
     assert what(records) == what(all_rounds(whole))
     session.close()
@@ -307,7 +307,7 @@ def test_old_weights_go_with_the_swap() -> None:
     assert session.round()
 
 
-def test_threads_share_corrections() -> None:
+def test_threads_share_samples() -> None:
     """Sessions of several threads store into one ring and swap, while another thread takes from it."""
     ring, ended = ring_of(5), threading.Event()
 

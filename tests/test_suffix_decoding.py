@@ -1,4 +1,4 @@
-"""Suffix decoding: the tree against counting by hand, every guess against the method in plain Python."""
+"""Suffix decoding: the tree against counting by hand, every draft token against plain Python."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class PlainMemory:
 
     def following(self, text: Sequence[int]) -> tuple[int, list[Tokens]]:
         """How long the longest suffix is that an output's token follows, and what follows it everywhere."""
-        places = []
+        positions = []
         for before, output in self.texts:
             whole = before + output
-            places += [
+            positions += [
                 (whole[: i + 1], whole[i + 1 :]) for i in range(max(len(before) - 1, 0), len(whole) - 1)
             ]
         for length in range(min(self.depth, len(text)), 0, -1):
             suffix = tuple(text[-length:])
-            if found := [after for before, after in places if before[-length:] == suffix]:
+            if found := [after for before, after in positions if before[-length:] == suffix]:
                 return length, found
         return 0, []
 
@@ -68,17 +68,17 @@ def in_text(text: Sequence[int], depth: int) -> tuple[int, list[Tokens]]:
     return memory.following(text)
 
 
-def guesses(
+def draft_tokens(
     following: list[Tokens], n: int, depth: int, min_value: float, branches: bool
 ) -> tuple[list[int], list[int], float]:
-    """Tokens, parents and Σ of the values of the best n guesses, or of the best chain."""
+    """Tokens, parents and Σ of the values of the best n draft tokens, or of the best chain."""
     counts = Counter(after[:k] for after in following for k in range(len(after) + 1))
     values = {(): 1.0}
     made: list[Tokens] = [()]
     waiting: list[Tokens] = []
 
     def offer(parent: Tokens) -> None:
-        for child in sorted(way for way in counts if len(way) == len(parent) + 1 and way[:-1] == parent):
+        for child in sorted(path for path in counts if len(path) == len(parent) + 1 and path[:-1] == parent):
             values[child] = values[parent] * (counts[child] / counts[parent])
             waiting.append(child)
 
@@ -93,19 +93,23 @@ def guesses(
         made.append(best)
         if len(best) < depth:
             offer(best)
-    ways = made[1:]
-    return [way[-1] for way in ways], [made.index(way[:-1]) for way in ways], sum(values[way] for way in ways)
+    paths = made[1:]
+    return (
+        [path[-1] for path in paths],
+        [made.index(path[:-1]) for path in paths],
+        sum(values[path] for path in paths),
+    )
 
 
 def expected(
     memory: PlainMemory, text: list[int], n: int, depth: int, how: tuple[int, float, float, bool]
 ) -> tuple[list[int], list[int]]:
-    """What is guessed after a text; `how` is min_match, factor, min_probability, branches."""
+    """Draft tokens after a text; `how` is min_match, factor, min_probability, branches."""
     min_match, factor, min_value, branches = how
     found = []
     for length, following in (in_text(text, memory.depth), memory.following(text)):
         most = min(n, max(1, int(length * factor))) if length >= min_match and depth > 0 else 0
-        found.append(guesses(following, most, depth, min_value, branches))
+        found.append(draft_tokens(following, most, depth, min_value, branches))
     own, remembered = found
     return (remembered if remembered[2] > own[2] else own)[:2]
 
@@ -121,7 +125,7 @@ def texts_of(memory: SuffixDecoding) -> list[tuple[Tokens, Tokens]]:
     return [(tuple(before.tolist()), tuple(output.tolist())) for before, output in memory.texts()]
 
 
-# --------------------------------------------------------------------------------------- the guesses
+# --------------------------------------------------------------------------------------- draft tokens
 
 OUTPUT = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 TEXTS = st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=5), OUTPUT), max_size=7)
@@ -135,7 +139,7 @@ SOME = st.lists(st.integers(0, 3), min_size=1, max_size=20)
         st.integers(1, 3), st.sampled_from([0.3, 1.0, 2.5]), st.sampled_from([0.01, 0.3, 1.0]), st.booleans()
     ),
 )  # fmt: skip
-def test_guesses_are_those_of_the_method_in_plain_python(
+def test_draft_tokens_are_those_of_the_method_in_plain_python(
     texts: list[tuple[list[int], list[int]]], prompt: list[int], output: list[int], depth: int,
     max_tokens: int, gamma: int, how: tuple[int, float, float, bool],
 ) -> None:  # fmt: skip
@@ -187,7 +191,7 @@ def test_memory_for_a_token() -> None:
 
 
 def test_many_occurrences_are_sampled_evenly() -> None:
-    """Of 1200 occurrences, a third each of three ways in the order of what stands before them, 256 count."""
+    """Of 1200 occurrences, a third each of three continuations in the order of their contexts, 256 count."""
     texts = [((), [before, 7, 8, before]) for before in (1, 2, 3) for _ in range(400)]
     first = forced(TARGET, memory_of(texts, min_probability=0.01), [9, 7, 8], [1, 0, 0, 0], 8)[0]
     assert sorted(first.drafted) == [1, 2]  # two tokens match: the best two of three
@@ -198,7 +202,7 @@ def test_many_occurrences_are_sampled_evenly() -> None:
 
 
 def test_calls_learn_from_one_another() -> None:
-    """Fewer calls of the target the second time, whole texts and the ends of prompts kept, output as ever."""
+    """Fewer passes of the target the second time; whole texts and ends of prompts kept; same output."""
     target, _ = small_pair()
     memory = SuffixDecoding(max_depth=8)
     plain = specdec.generate(target, None, "Once upon a time", max_new_tokens=80)
@@ -255,17 +259,17 @@ def test_one_vocabulary() -> None:
 
 
 @pytest.mark.statistical
-def test_a_seed_that_is_used_twice_does_not_bend_the_law() -> None:
-    """The second call has the seed of the first, whose output the memory guesses.
+def test_a_seed_that_is_used_twice_does_not_bias_the_distribution() -> None:
+    """The second call has the seed of the first, whose output the memory drafts.
 
-    Were the random numbers those of the first call, the number that made the guess would choose the token
-    after its rejection: of (0.5, 0.3, 0.2) the first would then come with 0.40.
+    With the random numbers of the first call, the number that produced the draft token would also choose
+    the token after its rejection: of (0.5, 0.3, 0.2) the first would then have probability 0.40.
     """
-    law = np.array([0.5, 0.3, 0.2])
+    probabilities = np.array([0.5, 0.3, 0.2])
 
     def few(probs: np.ndarray, tokens: list[int]) -> np.ndarray:
         probs[:] = 0.0
-        probs[10:13] = law
+        probs[10:13] = probabilities
         return probs
 
     counts, n_runs = np.zeros(3), 1000
@@ -276,7 +280,7 @@ def test_a_seed_that_is_used_twice_does_not_bend_the_law() -> None:
             result = specdec.generate(small_pair()[0], memory, [40], seed=seed, **how)
         assert result.trace.n_drafted
         counts[result.tokens[0] - 10] += 1
-    assert np.abs(counts / n_runs - law).max() < 4.5 * np.sqrt(0.25 / n_runs)
+    assert np.abs(counts / n_runs - probabilities).max() < 4.5 * np.sqrt(0.25 / n_runs)
 
 
 def test_seeds_of_a_memory() -> None:
@@ -350,7 +354,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         ({}, {"n_before": ints(3, 0)}, r"n_before\[0\] is 3"),
         ({}, {"n_before": ints(0)}, "2 lengths and 1 n_before"),
         ({}, {"tokens": np.array([1, 2, 3])}, "dtype int64; expected one dimension and int32"),
-        ({}, {"more": ints(1)}, "tensor 'more' is none of a suffix memory"),
+        ({}, {"more": ints(1)}, "tensor 'more' is not part of a suffix memory"),
     ]:
         with pytest.raises(CheckpointError, match=rf"memory\.safetensors.*{message}"):
             SuffixDecoding.load(write(metadata, arrays | changed))

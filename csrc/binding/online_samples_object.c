@@ -1,30 +1,30 @@
-/* Corrections: where the target refused a draft's guesses, for whoever learns from that. */
+/* OnlineSamples: positions where the target rejected draft tokens, for online trainers. */
 #include "module.h"
 
-static sd_corrections* ring_of(PyObject* self) { return &((sd_corrections_object*)self)->ring; }
+static sd_online_samples* ring_of(PyObject* self) { return &((sd_online_samples_object*)self)->ring; }
 
 static int make(PyObject* self, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"n", "n_before", "n_top", "n_hidden", "everywhere", NULL};
-    sd_correction_shape shape = {0};
+    sd_online_sample_shape shape = {0};
     int n, everywhere = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iii|ip", names, &n, &shape.n_before, &shape.n_top,
                                      &shape.n_hidden, &everywhere))
         return -1;
-    if (sd_passed(sd_corrections_create(ring_of(self), &shape, n)) < 0) return -1;
+    if (sd_passed(sd_online_samples_create(ring_of(self), &shape, n)) < 0) return -1;
     ring_of(self)->everywhere = everywhere;
     return 0;
 }
 
-static void release(PyObject* self) { sd_corrections_free(ring_of(self)); }
+static void release(PyObject* self) { sd_online_samples_free(ring_of(self)); }
 
-/* The arrays of n corrections. */
+/* The arrays of n samples. */
 typedef struct columns {
     int32_t *before, *depth, *text, *position, *top;
     float *log_probs, *rest, *hidden;
 } columns;
 
-/* A new dict of them, by name; NULL with an exception. */
-static PyObject* columns_new(columns* c, const sd_correction_shape* shape, Py_ssize_t n) {
+/* A new dict of them by name; NULL with an exception. */
+static PyObject* columns_new(columns* c, const sd_online_sample_shape* shape, Py_ssize_t n) {
     const struct {
         const char *name, *dtype;
         int n_cols;
@@ -46,15 +46,15 @@ static PyObject* columns_new(columns* c, const sd_correction_shape* shape, Py_ss
     return dict;
 }
 
-/* Move corrections [n], as many as there are at least, out of a ring. */
-static void columns_fill(columns* c, sd_corrections* ring, int n) {
-    const sd_correction_shape* shape = &ring->shape;
+/* Move n samples, which must exist, out of a ring. */
+static void columns_fill(columns* c, sd_online_samples* ring, int n) {
+    const sd_online_sample_shape* shape = &ring->shape;
     for (ptrdiff_t i = 0; i < n; i++) {
-        sd_correction one = {.before = c->before + i * shape->n_before,
-                             .top = c->top + i * shape->n_top,
-                             .log_probs = c->log_probs + i * shape->n_top,
-                             .hidden = c->hidden + i * shape->n_hidden};
-        sd_corrections_pop(ring, &one);
+        sd_online_sample one = {.before = c->before + i * shape->n_before,
+                                .top = c->top + i * shape->n_top,
+                                .log_probs = c->log_probs + i * shape->n_top,
+                                .hidden = c->hidden + i * shape->n_hidden};
+        sd_online_samples_pop(ring, &one);
         c->depth[i] = one.depth;
         c->text[i] = one.text;
         c->position[i] = one.position;
@@ -63,13 +63,13 @@ static void columns_fill(columns* c, sd_corrections* ring, int n) {
 }
 
 static PyObject* take(PyObject* self, PyObject* ignored) {
-    sd_corrections* ring = ring_of(self);
-    int n = sd_corrections_count(ring);
+    sd_online_samples* ring = ring_of(self);
+    int n = sd_online_samples_count(ring);
     columns c;
     PyObject* dict = columns_new(&c, &ring->shape, n);
     if (dict == NULL) return NULL;
-    /* NumPy may have let another thread take some. None does so from here on, with the lock held. */
-    if (sd_corrections_count(ring) < n) {
+    /* Another thread may have taken some during NumPy calls. None can from here on, with the GIL held. */
+    if (sd_online_samples_count(ring) < n) {
         Py_DECREF(dict);
         return take(self, ignored);
     }
@@ -78,7 +78,7 @@ static PyObject* take(PyObject* self, PyObject* ignored) {
 }
 
 static PyObject* get_n(PyObject* self, void* ignored) {
-    return PyLong_FromLong(sd_corrections_count(ring_of(self)));
+    return PyLong_FromLong(sd_online_samples_count(ring_of(self)));
 }
 
 static PyMethodDef methods[] = {
@@ -87,13 +87,13 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef properties[] = {
-    {"n", get_n, NULL, "How many there are.", NULL},
+    {"n", get_n, NULL, "Number of samples.", NULL},
     {0},
 };
 
-const sd_kind sd_corrections_kind = {
-    .doc = "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\n",
-    .size = sizeof(sd_corrections_object),
+const sd_type_spec sd_online_samples_type = {
+    .doc = "OnlineSamples(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\n",
+    .size = sizeof(sd_online_samples_object),
     .make = make,
     .release = release,
     .methods = methods,

@@ -1,5 +1,6 @@
-"""gamma="auto": a draft that rests when a text begins is told of the text, and reads it, when it drafts
-next; the output is that of plain decoding."""
+"""Lazy prefill: a draft paused by gamma="auto" at the start of a text reads it before it drafts next.
+
+The output is that of plain decoding."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from specdec.drafts.model_draft import as_draft
 from trained import small_pair
 
 REST = 12
-"""Tokens of each sequence that come at least before a draft which rests is tried."""
+"""Least tokens of each sequence before a paused draft is tried."""
 OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads": 1}
 
 
 def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
-    """A policy whose draft has just begun to rest: no guess was right. A round without it took 1 s."""
+    """A policy whose draft was just paused: no draft token was accepted. A round without it took 1 s."""
     learned = _core.AdaptiveGamma()
-    while learned.view()["rest_left"] < REST:
+    while learned.view()["pause_left"] < REST:
         asked = _core._adaptive_gamma_begin(learned, n_sequences, 4)  # type: ignore[attr-defined]
         chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
         _core._adaptive_gamma_end(  # type: ignore[attr-defined]
@@ -35,13 +36,13 @@ def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
 
 
 class Rested(AdaptiveGamma):
-    """gamma="auto" that begins each run with a draft that rests."""
+    """gamma="auto" that begins each run with a paused draft."""
 
     def __init__(self, n_sequences: int = 1) -> None:
         super().__init__()
         self.learned = rested(n_sequences)
 
-    def begin(self, kind: Any) -> _core.AdaptiveGamma:
+    def begin(self, session_type: Any) -> _core.AdaptiveGamma:
         return self.learned.copy()
 
 
@@ -59,8 +60,8 @@ def repeats(tokens: Sequence[int], budget: int) -> list[int]:
 
 
 @needs_hooks
-def test_a_draft_is_told_of_the_text_that_it_has_missed(models: World) -> None:
-    """Once for each sequence, of the prompt and the tokens that came while it rested."""
+def test_a_draft_reads_the_text_that_it_has_missed(models: World) -> None:
+    """Once for each sequence: the prompt and the tokens added during the pause."""
     prompts = [models.ids[:7], models.ids[30:50]]
     plain = specdec.generate(models.target, None, prompts, **OPTIONS)
     witness = Scripted(repeats)
@@ -75,13 +76,13 @@ def test_a_draft_is_told_of_the_text_that_it_has_missed(models: World) -> None:
             assert text == prompts[sequence] + plain[sequence].tokens[:n_new]
             rounds = got[sequence].trace.rounds
             assert all(one.n_drafted == 0 for one in rounds[:n_new]) and rounds[n_new].n_drafted > 0
-        assert note != "propose" or text == texts[sequence], "it was not told of all tokens"
+        assert note != "propose" or text == texts[sequence], "it did not get all tokens"
         texts[sequence] = text
     assert sorted(texts) == [0, 1]
 
 
 @needs_hooks
-def test_a_draft_is_not_told_where_too_little_is_left_to_guess(models: World) -> None:
+def test_a_draft_reads_nothing_where_too_little_is_left_to_draft(models: World) -> None:
     witness = Scripted(repeats)
     options = OPTIONS | {"max_new_tokens": REST}
     specdec.generate(models.target, witness, models.ids[:7], gamma=Rested(), **options)
@@ -109,7 +110,7 @@ def session_of(models: World, prompt: list[int], n_new: int, learned: Any = None
 
 
 def rounds_until_it_drafts(session: Session) -> Iterator[list[int]]:
-    """The new tokens of each round, up to that in which the draft drafts first."""
+    """New tokens of each round, up to the first that drafts."""
     while records := session.round():
         yield records[0]["tokens"]
         if records[0]["drafted"]:
@@ -137,7 +138,7 @@ def test_a_late_draft_reads_a_long_text_between_rounds(models: World) -> None:
 
 @needs_hooks
 def test_a_late_draft_goes_on_from_a_prompt_cache(models: World) -> None:
-    """Until it is told of the text, its cache holds what that had."""
+    """Until it begins the text, its cache holds the cached prefix."""
     prompt, draft = models.ids[:50], models.draft.core
     donor = session_of(models, prompt, 10)
     donor.prefill()
@@ -198,7 +199,7 @@ LATE = ["model", "other vocabulary", "through text", "three models deep", "ensem
 @needs_hooks
 @pytest.mark.usefixtures("quick_gc")
 @pytest.mark.parametrize("name", LATE)
-def test_memory_may_be_lacking_when_a_draft_wakes(models: World, name: str) -> None:
+def test_memory_may_be_lacking_when_a_draft_resumes(models: World, name: str) -> None:
     """Of two texts; each time that is a MemoryError, and nothing leaks."""
     prompts, options = [models.ids[:9], models.ids[20:60]], OPTIONS | {"max_new_tokens": 30}
     draft = DRAFTS[name](models)

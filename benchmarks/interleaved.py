@@ -1,4 +1,4 @@
-"""What the benchmarks share of timing: jobs that take turns, prompts, models by name, options."""
+"""Interleaved runs of jobs, and shared prompts, models and options of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PROMPTS = (
 )
 
 
-def take_turns(jobs: Mapping[Key, Callable[[], float]], repeats: int) -> dict[Key, list[float]]:
-    """What each job returns, one after the other, ``repeats`` times.
+def interleave(jobs: Mapping[Key, Callable[[], float]], repeats: int) -> dict[Key, list[float]]:
+    """Run all jobs one after another, ``repeats`` times, and return their values.
 
-    The speed of a shared machine changes within seconds; jobs that take turns see the same changes.
+    The speed of a shared machine changes within seconds; interleaved jobs see the same changes.
     """
     values: dict[Key, list[float]] = {key: [] for key in jobs}
     for _ in range(repeats):
@@ -39,18 +39,18 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]], repeats: int) -> dict[Ke
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Of each turn."""
+    """Return the spread of ratios, repeat by repeat."""
     return Spread.of(a / b for a, b in zip(over, under, strict=True))
 
 
 def median(values: Iterable[float]) -> float:
-    """NaN of nothing."""
+    """Return the median; NaN for no values."""
     found = list(values)
     return statistics.median(found) if found else float("nan")
 
 
 def progress(items: Iterable[Item], what: str) -> Iterable[Item]:
-    """The items, with a progress bar in a terminal where tqdm is installed."""
+    """Iterate with a progress bar, in a terminal with tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -61,52 +61,50 @@ def progress(items: Iterable[Item], what: str) -> Iterable[Item]:
 def core_model_and_formats(
     name: str, dtype: str | None, cache_dtype: str | None = None, n_threads: int = 2
 ) -> tuple[_core.Model, Mapping[str, str]]:
-    """The same, and the formats of the matrices of a GGUF file by canonical name; of others empty."""
+    """Open a model by name, and return the formats of a GGUF file's matrices by canonical name."""
     if name in SHAPES:
         return random_model(name, dtype or "bf16", cache_dtype, n_threads=n_threads), {}
     if name in ("target", "draft"):
         return specdec.embedded_pair(dtype, dtype)[name == "draft"].core, {}
     model = specdec.load(name, dtype, cache_dtype=cache_dtype, n_threads=n_threads)
-    return model.core, getattr(model, "formats", {})  # another build may know of no such files
+    return model.core, getattr(model, "formats", {})  # another build may lack formats
 
 
 def load_pair(
     target: str | None, draft: str | None, dtype: str | None
 ) -> tuple[specdec.Model, specdec.Model]:
-    """Two checkpoints, or the embedded pair."""
+    """Load two checkpoints, or the embedded pair."""
     if (target is None) != (draft is None):
-        raise SystemExit("--target and --draft go together")
+        raise SystemExit("--target and --draft must be given together")
     if target is None or draft is None:
         return specdec.embedded_pair(dtype, dtype)
     return specdec.load(target, dtype), specdec.load(draft, dtype)
 
 
 class Options:
-    """The options that several benchmarks have, each worded once."""
+    """Options that several benchmarks share."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self.add = parser.add_argument
 
     def repeats(self, default: int) -> None:
-        """How often everything has its turn."""
-        self.add("--repeats", type=int, default=default, help="turns; medians, least and most are shown")
+        """Add the number of interleaved repeats."""
+        self.add("--repeats", type=int, default=default, help="interleaved repeats; shows median, min, max")
 
     def pair(self) -> None:
-        """A target and a draft."""
+        """Add target and draft."""
         self.add("--target", help="default: the embedded pair")
         self.add("--draft")
-        self.add("--dtype", choices=DTYPES, help="number format of both; default: as they are stored")
+        self.add("--dtype", choices=DTYPES, help="number format of both; default: as stored")
 
     def against(self) -> None:
-        """Another build of specdec."""
-        self.add(
-            "--against", metavar="PYTHON", help="another Python, whose build of specdec takes turns with this"
-        )
+        """Add another build of specdec."""
+        self.add("--against", metavar="PYTHON", help="Python with another build, for interleaved runs")
 
-    def many(self, name: str, kind: Callable[[str], Any], default: Sequence[Any], **more: Any) -> None:
-        """A list of values."""
-        self.add(name, type=kind, nargs="+", default=list(default), **more)
+    def many(self, name: str, value_type: Callable[[str], Any], default: Sequence[Any], **more: Any) -> None:
+        """Add a list of values."""
+        self.add(name, type=value_type, nargs="+", default=list(default), **more)
 
     def work(self) -> None:
-        """Where the models of other engines are kept."""
-        self.add("--work", type=Path, required=True, metavar="FOLDER", help="for models; kept")
+        """Add the folder for the models of other engines."""
+        self.add("--work", type=Path, required=True, metavar="FOLDER", help="folder for models, which stay")
