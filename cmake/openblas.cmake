@@ -1,13 +1,13 @@
 # OpenBLAS, which csrc/blas loads when it is first needed.
 #
 # By default a copy of our own: the library of the PyPI package scipy-openblas32 (a build requirement) under a
-# soname that nobody else has, with its symbols renamed from scipy_NAME to specdec_NAME. It is installed beside
+# soname that nobody else has, with its symbols renamed from scipy_NAME to specdec_NAME. It is installed next to
 # the extension, with its license. The soname keeps the loader from handing this copy to a program that wants
 # another, and the names keep another library, loaded with RTLD_GLOBAL, from taking the place of its functions.
 # So its threads can be switched off without touching anybody else's. On macOS nothing is bundled: the system's
 # library is taken (untested).
 #
-# Sets SPECDEC_OPENBLAS_NAME, what is loaded: "/FILE" beside the extension, or a name that the loader finds; and
+# Sets SPECDEC_OPENBLAS_NAME, what is loaded: "/FILE" next to the extension, or a name that the loader finds; and
 # SPECDEC_OPENBLAS_PREFIX, what its symbols begin with.
 
 if(APPLE AND NOT SPECDEC_SYSTEM_OPENBLAS)

@@ -381,7 +381,7 @@ print(*sorted(loaded - set(sys.stdlib_module_names) - {"numpy", "specdec"}))
 
 def test_tests_run_on_what_is_installed() -> None:
     """The package comes from an installation (editable or not), never from the current folder."""
-    assert importlib.metadata.distribution("specdec").version == specdec.__version__
+    assert importlib.metadata.distribution("specdec-cpu").version == specdec.__version__
     assert Path(_core.__file__).parent != PACKAGE
 
 
@@ -389,7 +389,7 @@ def test_types_are_installed_with_the_package() -> None:
     """PEP 561: without the marker type checkers ignore every annotation and the stub."""
     package = importlib.resources.files("specdec")
     assert (package / "py.typed").is_file() and (package / "_core.pyi").is_file()
-    assert "Typing :: Typed" in importlib.metadata.metadata("specdec").get_all("Classifier", [])
+    assert "Typing :: Typed" in importlib.metadata.metadata("specdec-cpu").get_all("Classifier", [])
 
 
 def of_project(pattern: str) -> str:
@@ -541,8 +541,8 @@ def test_readme_example_runs() -> None:
 
 
 def test_pages_have_links_that_lead_somewhere_and_no_install_by_name() -> None:
-    """A package index may have another project of this name: `pip install .` is what installs this one."""
-    named = re.compile(r"pip install [^`\n&]*\bspecdec\b")
+    """A package index has another project named specdec: this one is `pip install .` or specdec-cpu."""
+    named = re.compile(r"pip install [^`\n&]*\bspecdec\b(?!-cpu)")
     pages = [path for path in project_files() if path.suffix in (".md", ".py", ".ipynb")]
     wrong = [name(path) for path in pages if named.search(read(path))]
     for path in pages:

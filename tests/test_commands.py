@@ -396,6 +396,6 @@ assert main(["train", "draft", "--method", "small", "--out", "nowhere"]) == 2
 import specdec.drafts.learned.networks
 """
     run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    message = "training needs torch, which is not installed: pip install torch\n"
+    message = "training needs torch, which is not installed: pip install 'specdec-cpu[train]'\n"
     assert run.stderr.startswith(f"specdec train draft: error: {message}") and run.stdout == ""
     assert run.stderr.endswith(f"MissingPackageError: {message}")

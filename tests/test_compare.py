@@ -386,7 +386,7 @@ def test_views_are_complete(found: specdec.Comparison) -> None:
 
 def test_rows_as_a_data_frame(found: specdec.Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingPackageError, match="pip install pandas"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec-cpu\[pandas\]'"):
         found.to_pandas()
     lines: list[Any] = []
     frames = SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows))

@@ -125,7 +125,7 @@ def test_where_ipywidgets_is_needed(pair: Pair, explorer: Explorer, monkeypatch:
     assert set(bundle) == {"text/plain", "image/png"}
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     monkeypatch.setattr("specdec.plot.explore._in_kernel", lambda: True)
-    with pytest.raises(MissingPackageError, match="pip install ipywidgets matplotlib"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec-cpu\[explore\]'"):
         specdec.explore(*pair, PROMPT)
 
 

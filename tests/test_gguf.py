@@ -267,7 +267,7 @@ def test_the_package_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: p
     path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
     monkeypatch.setitem(sys.modules, "gguf", None)
     forget_gguf()
-    with pytest.raises(MissingPackageError, match="pip install gguf"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec-cpu\[gguf\]'"):
         specdec.load(path)
 
 

@@ -552,7 +552,7 @@ def test_a_constraint_that_takes_long_to_compile_is_refused(monkeypatch: pytest.
 
 def test_the_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(MissingPackageError, match=r"pip install llguidance"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec-cpu\[guided\]'"):
         specdec.generate(pair[0], None, "It was", regex="a+")
 
 

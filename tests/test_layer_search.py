@@ -309,5 +309,5 @@ def test_bad_arguments_are_refused(target: specdec.Model, monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="the target has no tokenizer"):
         search_skips(target, **OPTIONS)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingPackageError, match="pip install optuna"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec-cpu\[search\]'"):
         search_skips(target, PROMPTS, **OPTIONS)

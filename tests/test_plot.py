@@ -752,4 +752,4 @@ def test_without_matplotlib_the_first_picture_says_what_to_install() -> None:
     script = f"{begin}; sys.modules['matplotlib'] = None; specdec.plot.expected_tokens()"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     last = run.stderr.splitlines()[-1]
-    assert "MissingPackageError: " in last and last.endswith("pip install matplotlib")
+    assert "MissingPackageError: " in last and last.endswith("pip install 'specdec-cpu[plot]'")

@@ -178,5 +178,5 @@ def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
 
 def test_a_parquet_file_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(specdec.MissingPackageError, match="pip install pyarrow"):
+    with pytest.raises(specdec.MissingPackageError, match=r"pip install 'specdec-cpu\[parquet\]'"):
         specdec.read_questions(tmp_path / "a.parquet")

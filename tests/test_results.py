@@ -230,7 +230,9 @@ def test_a_table_needs_pandas_and_a_known_word(monkeypatch: pytest.MonkeyPatch) 
     with refuses("per", "run"):
         Trace([]).to_pandas("run")  # type: ignore[arg-type]
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(MissingPackageError, match="needs the package pandas, .* pip install pandas"):
+    with pytest.raises(
+        MissingPackageError, match=r"needs the package pandas, .* pip install 'specdec-cpu\[pandas\]'"
+    ):
         Trace([]).to_pandas()
 
 

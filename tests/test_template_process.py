@@ -168,7 +168,7 @@ def test_a_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch, executable
 @pytest.mark.usefixtures("fresh_helpers")
 def test_jinja_is_needed_for_chats_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(MissingPackageError, match="pip install jinja2"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'specdec-cpu\[chat\]'"):
         PLAIN.render(said("a"))
     template_process.close_helpers()
     (tmp_path / "jinja2").mkdir()

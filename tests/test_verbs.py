@@ -458,7 +458,7 @@ def test_eval_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     for module in ("specdec.integrations.lm_eval", "specdec.integrations.lm_eval.__main__"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    assert "pip install lm-eval jinja2" in fails("eval", "--tasks", "a")
+    assert "pip install 'specdec-cpu[lm-eval]'" in fails("eval", "--tasks", "a")
 
 
 def test_a_pipe_without_a_prompt(tmp_path: Path) -> None:

@@ -7,25 +7,25 @@
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* Outputs of a slice: enough of them that packing rows is little work beside multiplying, and few enough that
+/* Outputs of a slice: enough of them that packing rows costs little next to multiplying, and few enough that
  * there are slices for several threads. */
 static int slice_columns(const sd_gemm* g) {
     int n = (g->n_out / 8 + UNIT - 1) / UNIT * UNIT;
     return n < MIN_COLUMNS ? MIN_COLUMNS : smaller(n, SD_GEMM_COLUMNS);
 }
 
-static int slices_beside(const sd_gemm* g) {
+static int slices_per_row(const sd_gemm* g) {
     int columns = slice_columns(g);
     return (g->n_out + columns - 1) / columns;
 }
 
 int sd_gemm_slices(const sd_gemm* g) {
-    return (g->n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS * slices_beside(g);
+    return (g->n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS * slices_per_row(g);
 }
 
 sd_gemm_slice sd_gemm_slice_at(const sd_gemm* g, int i) {
-    int columns = slice_columns(g), n_beside = slices_beside(g);
-    int row = i / n_beside * SD_GEMM_ROWS, column = i % n_beside * columns;
+    int columns = slice_columns(g), n_per_row = slices_per_row(g);
+    int row = i / n_per_row * SD_GEMM_ROWS, column = i % n_per_row * columns;
     return (sd_gemm_slice){row, smaller(SD_GEMM_ROWS, g->n_rows - row), column,
                            smaller(columns, g->n_out - column)};
 }

@@ -15,7 +15,7 @@
 #define environ (*_NSGetEnviron())
 #endif
 
-/* A name with a slash in front lies beside the extension, any other is found by the loader. */
+/* A name that begins with a slash is a file next to the extension; the loader finds any other. */
 static const char NAME[] = SD_OPENBLAS_NAME;
 
 /* cblas_sgemm; order and transpositions are enumerations of CBLAS. */
@@ -52,7 +52,7 @@ static int is_of(const char* entry, const char* name) {
     return strncmp(entry, name, n) == 0 && entry[n] == '=';
 }
 
-/* The environment with what a bundled copy is told, in state.settings. */
+/* Put the environment with the settings of a bundled copy in state.settings. */
 static sd_status make_settings(void) {
     size_t n = 0;
     int chosen = 0;
@@ -105,7 +105,7 @@ sd_status sd_library_reserve(int n_threads) {
     return status;
 }
 
-/* Path of the library: beside the file that this function lies in, if it is bundled. */
+/* Path of the library: next to the file with this function, if it is bundled. */
 static sd_status find(char* path, size_t size) {
     Dl_info self;
     const char* slash = NULL;

@@ -1,6 +1,6 @@
 /* OpenBLAS: a shared library that is loaded when it is first needed, once for each process.
  *
- * The default build bundles a copy of its own: a file beside the extension whose soname and symbols nobody
+ * The default build bundles a copy of its own: a file next to the extension whose soname and symbols nobody
  * else has (cmake/openblas.cmake). It computes on the thread that calls it and starts none. Another OpenBLAS
  * in the process is not touched. A build for the system's library shares that with whoever else has loaded
  * it: its number of threads is set to 1 for all of them. */
@@ -10,7 +10,7 @@
 
 /* Load the library if it has not been loaded; SD_ERR_LIBRARY, with the loader's message, if it is not there
  * or is no OpenBLAS that can be used. No other thread may change the environment meanwhile: OpenBLAS reads
- * its settings there, and sees its own for as long as it is being loaded. A bundled copy is told to use one
+ * its settings there, and sees its own for as long as it is being loaded. A bundled copy is set to use one
  * thread, and to use its kernels for AVX-512 wherever the processor has it; OPENBLAS_CORETYPE, if set,
  * chooses other kernels. */
 sd_status sd_library_load(void);

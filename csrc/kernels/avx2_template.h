@@ -1,6 +1,6 @@
 /* AVX2 with FMA: the vector of 16 is two registers; 12 sums, two weights and a broadcast.
  *
- * Included by kernels_avx2.c and, with AVX_VNNI 1, by kernels_avxvnni.c. */
+ * Included by files for AVX2 and, with AVX_VNNI 1, for AVX-VNNI. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "half.h"
 #include "kernels.h"
 
+#define UNPACK sdk_unpack_avx2
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 2
 #define FEW_REGISTERS 1
@@ -77,7 +78,6 @@ static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
 }
 
 /* ---- bf16: pairs are emulated */
-#define BF16_PAIRS 0
 /* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
 #define FLUSHED(statement)              \
     do {                                \
@@ -210,7 +210,7 @@ static inline void s8_add(short8* sum, codes8 w, __m256i x) {
     s4_add(&sum->high, w.high, x);
     s4_add(&sum->low, w.low, x);
 }
-/* Pairs of sums times a factor, which is read anew: the registers are full. */
+/* Pairs of sums times a factor, which is loaded again: the registers are full. */
 static const int16_t factors[2][16] __attribute__((aligned(32))) = {
     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
     {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16},

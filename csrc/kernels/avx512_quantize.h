@@ -131,7 +131,7 @@ static inline __attribute__((always_inline)) void sd_quantize_16(
     }
     const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512i behind = _mm512_add_epi32(twice, _mm512_set1_epi32(8));
+    const __m512i upper = _mm512_add_epi32(twice, _mm512_set1_epi32(8));
     __m512i low = sd_sums_of_quarters(fours), high = sd_sums_of_quarters(fours + 4);
     __m512i sum =
         _mm512_add_epi32(_mm512_permutex2var_epi32(low, evens, high),
@@ -146,6 +146,6 @@ static inline __attribute__((always_inline)) void sd_quantize_16(
     if (!with_halves) return;
     sd_store_halves(low, _mm512_permutexvar_epi32(twice, base),
                     _mm512_castsi512_ps(_mm512_permutexvar_epi32(twice, scale)), halves, to);
-    sd_store_halves(high, _mm512_permutexvar_epi32(behind, base),
-                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(behind, scale)), halves, to + 8);
+    sd_store_halves(high, _mm512_permutexvar_epi32(upper, base),
+                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(upper, scale)), halves, to + 8);
 }

@@ -1,7 +1,6 @@
 /* AVX-512: one register is the vector of 16; 24 sums, two weights and an embedded broadcast.
  *
- * Included by kernels_avx512.c, with DOT_PRODUCTS 1, and kernels_avx512f.c, for processors without
- * the dot product instructions of AVX512_BF16 and AVX512_VNNI. */
+ * With DOT_PRODUCTS 1 it uses AVX512_BF16 and AVX512_VNNI, which not every processor with AVX-512 has. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "half.h"
 #include "kernels.h"
 
+#define UNPACK sdk_unpack_avx512
 #define MAX_ROWS 12
 #define MAX_ROWS_WIDE 12
 
@@ -70,7 +70,6 @@ static inline vec v_odd_bf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
 }
 #if DOT_PRODUCTS
-#define BF16_PAIRS 1
 /* In assembly, because GCC 12 copies and spills around the intrinsic and does not broadcast inside
  * the instruction. */
 #define v_pair(sum, w, p) \
@@ -84,7 +83,6 @@ static inline void v_store_bf16(float* to, vec v) {
     v_store(to, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
 }
 #else
-#define BF16_PAIRS 0
 static inline void v_store_bf16(float* to, vec v) {
     __m512i bits = _mm512_castps_si512(v), exponent = _mm512_set1_epi32(0x7f800000);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

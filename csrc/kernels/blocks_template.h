@@ -1,6 +1,6 @@
 /* Blocks of numbers as GGUF files have them, to panels and to floats.
  *
- * Included by kernels_template.h. Blocks of n rows that lie in the same place come turned: word w of 4 bytes
+ * Included by loading_template.h. Blocks of n rows that lie in the same place come turned: word w of 4 bytes
  * of row j is words[n · w + j]. So rows lie side by side as they do in a panel, and are computed several at
  * once, as wide as the registers of the set are. n is SD_PANEL, or 1: then words are the bytes as they
  * are. */
@@ -25,20 +25,20 @@ INLINE void halves_at(const uint32_t* words, const int n, const int at, uint16_t
     for (int j = 0; j < n; j++) to[j] = (uint16_t)(words[n * (at / 4) + j] >> at % 4 * 8);
 }
 
-/* So many words from byte `at` on: where they lie, or put together in `room`. */
+/* So many words from byte `at` on: where they lie, or put together in `buffer`. */
 INLINE const uint32_t* words_at(const uint32_t* words, const int n, const int at, const int count,
-                                uint32_t* room) {
+                                uint32_t* buffer) {
     const int right = at % 4 * 8;
     words += n * (at / 4);
     if (right == 0) return words;
-    for (int k = 0; k < n * count; k++) room[k] = words[k] >> right | words[n + k] << (32 - right);
-    return room;
+    for (int k = 0; k < n * count; k++) buffer[k] = words[k] >> right | words[n + k] << (32 - right);
+    return buffer;
 }
 
 /* Two codes from each of 16 bytes from `at` on, the low halves first. */
 INLINE void halves_of(const uint32_t* words, const int n, const int at, block_lanes* to) {
-    uint32_t room[4 * SD_PANEL];
-    const uint32_t* q = words_at(words, n, at, 4, room);
+    uint32_t buffer[4 * SD_PANEL];
+    const uint32_t* q = words_at(words, n, at, 4, buffer);
     for (int k = 0; k < 4 * n; k++) {
         to->codes[k] = q[k] & BYTES(15);
         to->codes[4 * n + k] = q[k] >> 4 & BYTES(15);
@@ -46,7 +46,7 @@ INLINE void halves_of(const uint32_t* words, const int n, const int at, block_la
 }
 
 /* Codes from bits of 32 bytes from `at` on: those of `mask`, `right` bits up, come to bit `up` of the codes;
- * beside what is there, unless they are the first. */
+ * next to what is there, unless they are the first. */
 INLINE void bits_of(const uint32_t* words, const int n, const int at, const int right, const uint32_t mask,
                     const int up, const int first, block_lanes* to) {
     const uint32_t* q = words + n * (at / 4);
@@ -58,15 +58,15 @@ INLINE void bits_of(const uint32_t* words, const int n, const int at, const int 
 
 /* Bit i of the 4 bytes from `at` on is added to code i, at bit 4. */
 INLINE void add_fifth_bits(const uint32_t* words, const int n, const int at, block_lanes* to) {
-    uint32_t room[SD_PANEL];
-    const uint32_t* bits = words_at(words, n, at, 1, room);
+    uint32_t buffer[SD_PANEL];
+    const uint32_t* bits = words_at(words, n, at, 1, buffer);
     BLOCKS_UNROLL for (int l = 0; l < 8; l++) for (int j = 0; j < n; j++) {
         uint32_t four = bits[j] >> 4 * l & 15;
         to->codes[n * l + j] |= ((four | four << 7 | four << 14 | four << 21) & BYTES(1)) << 4;
     }
 }
 
-/* Scale and minimum of sub-block b of 8, of 6 bits each in the 12 bytes behind d and its like. */
+/* Scale and minimum of sub-block b of 8, of 6 bits each in the 12 bytes after d and dmin. */
 INLINE void read_k4_scales(const uint32_t* words, const int n, const int b, block_lanes* to) {
     const int s = 4;
     for (int j = 0; j < n; j++) {
@@ -102,8 +102,8 @@ INLINE void read_scale_bytes(const uint32_t* words, const int n, const int at, b
 INLINE void read_block_lanes(const sd_number number, const int n, const uint32_t* words, block_lanes* to) {
     switch (number) {
     case SD_Q8_0: {
-        uint32_t room[8 * SD_PANEL];
-        const uint32_t* q = words_at(words, n, 2, 8, room);
+        uint32_t buffer[8 * SD_PANEL];
+        const uint32_t* q = words_at(words, n, 2, 8, buffer);
         halves_at(words, n, 0, to->d);
         for (int k = 0; k < 8 * n; k++) to->codes[k] = q[k] ^ BYTES(0x80);
         break;
@@ -200,7 +200,8 @@ INLINE int value_of(const sd_number number, uint8_t code) {
 }
 
 /* Scale and minimum of half h. */
-INLINE void law_of(const sd_number number, const block_lanes* b, const int h, float* scale, float* minimum) {
+INLINE void scales_of(const sd_number number, const block_lanes* b, const int h, float* scale,
+                      float* minimum) {
     float d = sd_float_from_f16(b->d[0]), dmin = sd_float_from_f16(b->dmin[0]);
     *scale = d, *minimum = 0.0f;
     switch (number) {
@@ -226,7 +227,7 @@ INLINE void values_of(const sd_number number, const uint32_t* words, const int i
     memcpy(codes, b.codes, sizeof codes);
     for (int h = 0; h < 2; h++) {
         float scale, minimum;
-        law_of(number, &b, h, &scale, &minimum);
+        scales_of(number, &b, h, &scale, &minimum);
         for (int k = 16 * h; k < 16 * h + 16; k++)
             out[k] = (float)value_of(number, codes[k]) * scale + minimum; /* the product is exact */
     }
@@ -235,7 +236,7 @@ INLINE void values_of(const sd_number number, const uint32_t* words, const int i
 /* ------------------------------------------------------------------------------------------- to panels */
 
 /* Bits of the codes to a plane, where code k is in line k / 4: `width` bits from bit `shift` on, 8 / width
- * lines to a byte. Returns what is behind the plane. */
+ * lines to a byte. Returns the end of the plane. */
 INLINE uint8_t* put_plane(const block_lanes* from, const int shift, const int width, uint8_t* plane) {
     const int lines = 8 / width;
     for (int t = 0; t < width; t++) {
@@ -248,7 +249,7 @@ INLINE uint8_t* put_plane(const block_lanes* from, const int shift, const int wi
     return plane;
 }
 
-/* Blocks of int8, int4, and of the coded formats behind the header. */
+/* Blocks of int8, int4, and of the coded formats after the header. */
 INLINE void put_block(const sd_format format, const block_lanes* from, uint8_t* to) {
     const sd_coded coded = sd_coded_of(format);
     if (format == SD_FORMAT_INT8) {

@@ -1,6 +1,6 @@
 /* The sums of a checksum (checksum.c) over whole lines, several lanes in a register.
  *
- * Included by kernels_template.h. Vectors are those of the compiler, as wide as a register of the set: whole
+ * Included by loading_template.h. Vectors are those of the compiler, as wide as a register of the set: whole
  * numbers, so that every width gives the same sums. */
 
 #define C_LANES (Q_LANES / 2)

@@ -3,8 +3,8 @@
  * Included by coded_template.h. The formats are those with nibbles and a header that has d, and dmin in those
  * with minima. */
 
-/* How their codes lie, and the bits of a code. */
-INLINE line_kind lines_of(const sd_format format) {
+/* The layout of their codes, and the bits of a code. */
+INLINE line_layout lines_of(const sd_format format) {
     return format == SD_FORMAT_Q5_K   ? LINES_NIBBLES_BITS
            : format == SD_FORMAT_Q6_K ? LINES_NIBBLES_PAIRS
                                       : LINES_NIBBLES;

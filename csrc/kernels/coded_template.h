@@ -1,6 +1,6 @@
 /* Products of quantized rows with panels in the coded formats (docs/NUMERICS.md).
  *
- * Included by kernels_template.h after products_template.h and unpack_template.h. Some blocks of a panel are
+ * Included after dot_products_template.h. Some blocks of a panel are
  * unpacked at a time, for all rows; codes of the formats of coded_direct_template.h in registers. */
 
 /* Rows of one block, and the part of a panel that they are multiplied with. */
@@ -63,7 +63,7 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(a->y + m * a->ldy + UNIT_LANES * u, sum[m][u]);
 }
 
-/* A function for each number of rows and each law of codes, for which one of its formats stands: with minima,
+/* A function for each number of rows and each formula of codes, named after one of its formats: with minima,
  * or with scales of either sign around 0; of whole blocks or of their halves. */
 #define DEFINE_CODED_BLOCK(rows, format)                       \
     static void coded_##format##_##rows(const coded_args* a) { \
@@ -98,7 +98,7 @@ INLINE void multiply_coded(const sd_format format, int n_rows, const void* x, co
     for (int b = 0; b < n_in_blocks; b += SD_PART_BLOCKS, panel += bytes, a.add = 1) {
         a.n_blocks = n_in_blocks - b < SD_PART_BLOCKS ? n_in_blocks - b : SD_PART_BLOCKS;
         for (ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch(panel + bytes + i, 0, 2);
-        unpack(format, (const uint8_t*)panel, a.n_blocks, &part);
+        UNPACK[format](panel, a.n_blocks, &part);
         for (int i = 0; i < n_blocks; i++) {
             int first = first_row(n_rows, i, n_blocks), rows = first_row(n_rows, i + 1, n_blocks) - first;
             ptrdiff_t at = (ptrdiff_t)b * n_rows + first;
@@ -127,4 +127,3 @@ DEFINE_CODED_PANEL(iq4_xs, SD_FORMAT_IQ4_XS)
 DEFINE_CODED_PANEL(mxfp4, SD_FORMAT_MXFP4)
 
 #include "coded_direct_template.h"
-#define PANEL_ENTRY(name, format) NAME(panel_##name),

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "parts.h"
 
-#if defined(__x86_64__) || defined(__i386__)
+#if defined(__x86_64__)
 #include <cpuid.h>
 
 /* What GCC 12 has no name for. */
@@ -18,7 +18,7 @@ static int has_avxvnni(void) {
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -53,10 +53,30 @@ float sdk_tree_sum(const float* lanes) {
 
 #define MAX_TABLES 7
 
-int sd_kernels_available(const sd_kernels** tables, int n_max) {
-    const sd_kernels* found[MAX_TABLES];
-    int n = 0;
-#if defined(__x86_64__) || defined(__i386__)
+typedef struct set {
+    const char* name;
+    int runs;                 /* on this machine */
+    sd_kernels_part parts[6]; /* in this order, up to NULL */
+} set;
+
+static void build(const set* from, sd_kernels* table) {
+    *table = (sd_kernels){.name = from->name};
+    for (int f = 0; f < SD_N_FORMATS; f++) {
+        table->thresholds.fetch_from[f] = table->thresholds.fetch_from_near[f] = 3;
+        table->thresholds.tiles_from[f] = table->thresholds.floats_from[f] = SD_NEVER;
+    }
+    table->thresholds.fetch_from[SD_FORMAT_F32] = 6;
+    table->thresholds.fetch_from[SD_FORMAT_INT8] = 4;
+    for (const sd_kernels_part* part = from->parts; *part != NULL; part++) (*part)(table);
+}
+
+/* Tables that this machine runs, best first, built by the first call. */
+static int all_tables(const sd_kernels** tables) {
+    static sd_kernels built[MAX_TABLES];
+    static int n;
+    *tables = built;
+    if (n > 0) return n;
+#if defined(__x86_64__)
     /* These built-ins also ask whether the operating system saves the wide registers. */
     __builtin_cpu_init();
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -65,26 +85,33 @@ int sd_kernels_available(const sd_kernels** tables, int n_max) {
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     int dots = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     int bytes = __builtin_cpu_supports("avx512vbmi"); /* every processor with tiles has it */
-    /* A table is asked for only where the processor can run it: the function that gives the table is compiled
-     * for that processor too. */
-    const struct {
-        int runs;
-        const sd_kernels* (*table)(void);
-    } sets[] = {
-        {avx512 && dots && bytes && may_use_tiles(), sdk_table_amx},
-        {avx512 && dots, sdk_table_avx512},
-        {avx512, sdk_table_avx512f},
-        {avx2 && has_avxvnni(), sdk_table_avxvnni},
-        {avx2, sdk_table_avx2},
-    };
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        const sd_kernels* table = sets[i].runs ? sets[i].table() : NULL;
-        if (table) found[n++] = table; /* NULL: the compiler did not know these instructions */
-    }
+    const set sets[] = {
+        {"amx",
+         avx512 && dots && bytes && may_use_tiles(),
+         {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512, sdk_tiles_amx}},
+        {"avx512",
+         avx512 && dots,
+         {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512}},
+        {"avx512f", avx512, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512f}},
+        {"avxvnni", avx2 && has_avxvnni(), {sdk_floats_avx2, sdk_loading_avx2, sdk_dots_avxvnni}},
+        {"avx2", avx2, {sdk_floats_avx2, sdk_loading_avx2, sdk_dots_avx2}},
+#elif defined(__aarch64__)
+    const set sets[] = {
+        {"neon", 1, {sdk_floats_neon, sdk_loading_neon, sdk_dots_neon}}, /* part of every AArch64 */
+#else
+    const set sets[] = {
 #endif
-    if (sdk_table_neon()) found[n++] = sdk_table_neon(); /* part of every AArch64 */
-    found[n++] = sdk_table_ref();
-    for (int i = 0; i < n && i < n_max; i++) tables[i] = found[i];
+        {"ref", 1, {sdk_floats_ref, sdk_loading_ref, sdk_dots_ref}},
+    };
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (sets[i].runs) build(&sets[i], &built[n++]);
+    return n;
+}
+
+int sd_kernels_available(const sd_kernels** tables, int n_max) {
+    const sd_kernels* all;
+    int n = all_tables(&all);
+    for (int i = 0; i < n && i < n_max; i++) tables[i] = &all[i];
     return n;
 }
 

@@ -90,7 +90,7 @@ static inline size_t sd_blocks(size_t n) { return (n + SD_BLOCK - 1) / SD_BLOCK;
 typedef struct sd_coded {
     int low_bits, high_bits; /* of a code: those in the first plane, 4 or 2; in the second, 2, 1 or 0 */
     int n_shared;    /* numbers in f16 of each output that the header of eight blocks has, at most 2 */
-    int n_scales;    /* numbers of each output behind the planes of a block */
+    int n_scales;    /* numbers of each output after the planes of a block */
     int scale_bytes; /* of each of these: 2, f16, or 1 */
     int n_halves;    /* sub-blocks of a block: 1 or 2 */
     int offset;      /* of unpacked codes: 0, 32 or 128 */
@@ -175,7 +175,7 @@ static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * S
  *
  * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs each, with a scale and a minimum each:
  * the value of a code is (code − offset) · scale + minimum. Scale and minimum are exact in f32, and so is the
- * product; sd_coded_of (format.h) says what is so in each format. Eight blocks may lie behind a header,
+ * product; sd_coded_of (format.h) says what is so in each format. Eight blocks may follow a header,
  * with the numbers that they share:
  *
  *   header   [32] d in f16; in formats with minima [32] dmin in f16
@@ -226,7 +226,7 @@ static inline float sd_scale_of_mxfp4(uint8_t exponent) {
     return sd_float_from_bits(exponent < 2 ? 0x200000u << exponent : (uint32_t)(exponent - 1) << 23);
 }
 
-/* What the sums of a block of a quantized row start from, beside its codes: for panels of every format that
+/* Starting values of the sums of a block of a quantized row, stored after its codes: for every format that
  * has codes.
  *
  * The block's scale is a power of two, 2^e, so that neither a conversion nor a product is needed to apply it:
@@ -246,12 +246,12 @@ typedef struct sd_row_halves {
     float sum[2];     /* 2^e · Σ codes */
 } sd_row_halves;
 
-/* The blocks [⌈n_in / 32⌉, n_rows] of prepared rows: they lie behind the codes of all rows. */
+/* The blocks [⌈n_in / 32⌉, n_rows] of prepared rows: they follow the codes of all rows. */
 static inline sd_row_block* sd_row_blocks(void* prepared, int n_rows, int n_in) {
     return (sd_row_block*)(void*)((char*)prepared + sd_blocks((size_t)n_in) * (size_t)n_rows * SD_BLOCK);
 }
 
-/* Their halves, as many, behind them. */
+/* Their halves, as many, after them. */
 static inline sd_row_halves* sd_row_halves_of(void* prepared, int n_rows, int n_in) {
     return (sd_row_halves*)(void*)(sd_row_blocks(prepared, n_rows, n_in) +
                                    sd_blocks((size_t)n_in) * (size_t)n_rows);

@@ -90,7 +90,7 @@ typedef struct sd_kernels {
 
     /* The same in the order of tiles (docs/NUMERICS.md): per 32 inputs the even ones and the odd ones are a
      * chain each. Rows are rounded to bf16 and so are weights: those of int8 and int4 are code · scale. There
-     * is none for f32: NULL. `panels`: n_panels that lie one behind the other; y [n_rows, n_panels ·
+     * is none for f32: NULL. `panels`: n_panels, one after the other; y [n_rows, n_panels ·
      * SD_PANEL]. */
     sd_prepare_kernel prepare_tiles;
     sd_tiles_kernel tiles[SD_N_FORMATS];
@@ -103,11 +103,11 @@ typedef struct sd_kernels {
     void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
 
     /* Blocks of a panel in a coded format, n_blocks of up to 8, unpacked; NULL for other formats.
-     * `part`: the header, if the format has one, and the blocks behind it; the first of them is block 0, 8,
+     * `part`: the header, if the format has one, and the blocks after it; the first of them is block 0, 8,
      * 16 … of the panel. All borrowed. */
     sd_unpack_kernel unpack[SD_N_FORMATS];
 
-    /* Blocks of numbers in words of 4 bytes, the bytes behind the last with any value; NULL for numbers that
+    /* Blocks of numbers in words of 4 bytes, the bytes after the last with any value; NULL for numbers that
      * come one by one.
      *
      * put_blocks: of 32 rows, turned, word w of row j being words[SD_PANEL · w + j], to the part of a panel,
@@ -123,11 +123,11 @@ typedef struct sd_kernels {
     int (*quantize_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
     int (*quantize_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
 
-    /* The law x ≈ scale · code − low, low at least 0 and codes 0 … most, of the least Σ w · error² of some
+    /* Of x ≈ scale · code − low, low at least 0 and codes 0 … most, that of the least Σ w · error² of some
      * trials; x, w [SD_BLOCK], finite, w at least 0, borrowed. Scale 0: all codes are 0. */
     void (*affine_code)(const float* x, const float* w, float most, float* scale, float* low);
     /* The same of x ≈ scale · code, codes −32 … 31, of either sign; x, w [SD_BLOCK / 2]. */
-    float (*centered_law)(const float* x, const float* w);
+    float (*centered_code)(const float* x, const float* w);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
@@ -151,7 +151,7 @@ typedef struct sd_kernels {
     /* y = x · factor, x, y [n] f32, may be the same. */
     void (*scale)(int n, const float* x, float factor, float* y);
 
-    /* y = act(x), x, y [n] f32, may be the same: x·sigmoid(x); x·Φ(x); the tanh form of x·Φ(x). */
+    /* y = act(x), x, y [n] f32, may be the same: x·sigmoid(x); x·Φ(x); the tanh approximation of x·Φ(x). */
     void (*silu)(int n, const float* x, float* y);
     void (*gelu)(int n, const float* x, float* y);
     void (*gelu_tanh)(int n, const float* x, float* y);
@@ -244,15 +244,6 @@ typedef struct sd_kernels {
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */
 float sdk_tree_sum(const float* lanes);
-
-/* The tables; NULL where the set is not compiled in. */
-const sd_kernels* sdk_table_ref(void);
-const sd_kernels* sdk_table_avx2(void);
-const sd_kernels* sdk_table_avxvnni(void);
-const sd_kernels* sdk_table_avx512f(void);
-const sd_kernels* sdk_table_avx512(void);
-const sd_kernels* sdk_table_amx(void);
-const sd_kernels* sdk_table_neon(void);
 
 /* The table of this process: the one named `forced` (NULL or "": the best one), among those that
  * this machine has, and its thresholds. Unknown or missing names fail. Call once, before any other thread

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "format.h"
+#include "parts.h"
 #include "tiles_amx.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -138,7 +139,7 @@ INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums
     }
 }
 
-/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: behind the
+/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: after the
  * nibbles the fifth bits of line l are bit l of each byte. */
 INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t* codes) {
     const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
@@ -245,7 +246,7 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
     for (int b = 0; b < n_in_blocks; b += n_together, panel += (ptrdiff_t)n_together * bytes) {
         int n_here = n_in_blocks - b < n_together ? n_in_blocks - b : n_together;
         part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
-        /* A block of rows may be smaller, but for the last. Its tiles are not: the row behind fills them. */
+        /* A block of rows may be smaller, but for the last. Its tiles are not: the next row fills them. */
         for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += n_here * 64 * n_lines) {
             end = (int)((int64_t)n_rows * (i + 1) / n_blocks);
             const tile_fn* blocks = i == 0 ? first_block : other_blocks;
@@ -256,40 +257,37 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
     }
 }
 
+/* The panel kernels of "avx512", for few rows. */
+static sd_panel_kernel rows_avx512[SD_N_FORMATS];
+
 #define DEFINE_PANEL(name, format, first_block, other_blocks)                                    \
     static void name(int n_rows, const void* x, const void* panel, int n_in, int near, float* y, \
                      ptrdiff_t ldy) {                                                            \
         if (n_rows >= sd_thresholds_used.tiles_from[format])                                     \
             multiply(format, first_block, other_blocks, n_rows, x, panel, n_in, near, y, ldy);   \
         else                                                                                     \
-            sdk_table_avx512()->panel[format](n_rows, x, panel, n_in, near, y, ldy);             \
+            rows_avx512[format](n_rows, x, panel, n_in, near, y, ldy);                           \
     }
 DEFINE_PANEL(panel_int8, SD_FORMAT_INT8, int8_blocks, int8_blocks)
 DEFINE_PANEL(panel_int4, SD_FORMAT_INT4, unpacking_int4_blocks, int4_blocks)
 DEFINE_PANEL(panel_q4_k, SD_FORMAT_Q4_K, unpacking_q4_k_blocks, q4_k_blocks)
 DEFINE_PANEL(panel_q5_k, SD_FORMAT_Q5_K, unpacking_q5_k_blocks, q5_k_blocks)
 
-const sd_kernels* sdk_table_amx(void) {
-    static sd_kernels table;
-    if (table.name != NULL) return &table; /* other threads may compute with it */
-    table = *sdk_table_avx512();
-    table.name = "amx";
-    table.panel[SD_FORMAT_INT8] = panel_int8;
-    table.panel[SD_FORMAT_INT4] = panel_int4;
-    table.panel[SD_FORMAT_Q4_K] = panel_q4_k;
-    table.panel[SD_FORMAT_Q5_K] = panel_q5_k;
-    table.prepare_tiles = sdk_prepare_pairs_avx512;
-    table.tiles[SD_FORMAT_BF16] = sdk_tiles_bf16_amx;
-    table.tiles[SD_FORMAT_INT8] = sdk_tiles_int8_amx;
-    table.tiles[SD_FORMAT_INT4] = sdk_tiles_int4_amx;
-    memcpy(&table.tiles[SD_N_OWN_FORMATS], sdk_tiles_coded_amx, sizeof sdk_tiles_coded_amx);
-    table.add_tiles = sdk_add_tiles_amx;
-    table.weigh_tiles = sdk_weigh_pairs_avx512;
+void sdk_tiles_amx(sd_kernels* table) {
+    memcpy(rows_avx512, table->panel, sizeof rows_avx512);
+    table->panel[SD_FORMAT_INT8] = panel_int8;
+    table->panel[SD_FORMAT_INT4] = panel_int4;
+    table->panel[SD_FORMAT_Q4_K] = panel_q4_k;
+    table->panel[SD_FORMAT_Q5_K] = panel_q5_k;
+    table->prepare_tiles = sdk_prepare_pairs_avx512;
+    table->tiles[SD_FORMAT_BF16] = sdk_tiles_bf16_amx;
+    table->tiles[SD_FORMAT_INT8] = sdk_tiles_int8_amx;
+    table->tiles[SD_FORMAT_INT4] = sdk_tiles_int4_amx;
+    memcpy(&table->tiles[SD_N_OWN_FORMATS], sdk_tiles_coded_amx, sizeof sdk_tiles_coded_amx);
+    table->add_tiles = sdk_add_tiles_amx;
+    table->weigh_tiles = sdk_weigh_pairs_avx512;
     static const sd_format by_tiles[] = {SD_FORMAT_INT8, SD_FORMAT_INT4, SD_FORMAT_Q4_K, SD_FORMAT_Q5_K};
     for (size_t i = 0; i < sizeof by_tiles / sizeof *by_tiles; i++)
-        table.thresholds.tiles_from[by_tiles[i]] = 10;
-    return &table;
+        table->thresholds.tiles_from[by_tiles[i]] = 10;
 }
-#else
-const sd_kernels* sdk_table_amx(void) { return NULL; }
 #endif

@@ -2,7 +2,7 @@
  * on such a processor. */
 #include <math.h>
 
-#include "kernels.h"
+#include "parts.h"
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
 #include <arm_neon.h>
@@ -10,7 +10,7 @@
 #include "plain_template.h"
 
 #define ISA neon
-#define ISA_NAME "neon"
+#define UNPACK sdk_unpack_neon
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 2
 
@@ -87,9 +87,9 @@ static inline int d_compress(double* out, dvec x, double low, double high) {
 
 #include "plain_vector_template.h"
 
-#include "kernels_template.h"
+#include "floats_template.h"
 
-const sd_kernels* sdk_table_neon(void) { return &table_neon; }
-#else
-const sd_kernels* sdk_table_neon(void) { return NULL; }
+#include "dots_template.h"
+
+#include "loading_template.h"
 #endif

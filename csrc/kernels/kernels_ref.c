@@ -5,14 +5,16 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels.h"
-#include "plain_template.h"
-
+#include "parts.h"
 #define ISA ref
-#define ISA_NAME "ref"
-#define MAX_ROWS 6
-#define MAX_ROWS_WIDE 6
-#define UNROLL /* the vectors are arrays: there are no registers to fill */
+#define UNPACK sdk_unpack_ref
+#define MAX_ROWS 2 /* the vectors are arrays: there are no registers to fill */
+#define MAX_ROWS_WIDE 2
+#define MAX_ROWS_DOT 2
+#define UNROLL
+#define INLINE static inline /* inlined everywhere they would take a third of the build */
+
+#include "plain_template.h"
 
 typedef struct vec {
     float f[SD_LANES];
@@ -76,6 +78,8 @@ static inline int d_compress(double* out, dvec x, double low, double high) {
 
 #include "plain_vector_template.h"
 
-#include "kernels_template.h"
+#include "floats_template.h"
 
-const sd_kernels* sdk_table_ref(void) { return &table_ref; }
+#include "dots_template.h"
+
+#include "loading_template.h"

@@ -10,8 +10,6 @@
  *   signed8, c8_signed(p)    for blocks of few rows: codes of a byte as their values
  *   add_signed(sum, w, x)    the sum of 32 bits and their products with x */
 
-enum { LINE_BYTES = 4 * SD_PANEL };
-
 #define N_UNITS (SD_PANEL / UNIT_LANES)
 #define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
 /* All units at once read memory in order; one after the other skips every other line, which the processor
@@ -21,25 +19,25 @@ enum { LINE_BYTES = 4 * SD_PANEL };
 #define UNITS_AT_ONCE8(n_rows) UNITS_AT_ONCE4(n_rows)
 #endif
 
-/* How codes lie: a byte each; halves of bytes; these, and further bits in planes behind them. */
-typedef enum line_kind { LINES_BYTES, LINES_NIBBLES, LINES_NIBBLES_BITS, LINES_NIBBLES_PAIRS } line_kind;
+/* The layout of codes: a byte each; halves of bytes; these, and further bits in planes after them. */
+typedef enum line_layout { LINES_BYTES, LINES_NIBBLES, LINES_NIBBLES_BITS, LINES_NIBBLES_PAIRS } line_layout;
 
 /* Codes of line l, of the bytes from `byte` on of the planes at `at`. */
-INLINE codes4 line_codes(const line_kind kind, const uint8_t* at, const int l, const int byte) {
-    if (kind == LINES_BYTES) return c4_load(at + LINE_BYTES * l + byte);
-    const uint8_t *nibbles = at + LINE_BYTES * (l / 2) + byte, *behind = at + SD_NIBBLES + byte;
+INLINE codes4 line_codes(const line_layout layout, const uint8_t* at, const int l, const int byte) {
+    if (layout == LINES_BYTES) return c4_load(at + LINE_BYTES * l + byte);
+    const uint8_t *nibbles = at + LINE_BYTES * (l / 2) + byte, *planes = at + SD_NIBBLES + byte;
     codes4 codes = l % 2 == 0 ? c4_low(nibbles) : c4_high(nibbles);
-    if (kind == LINES_NIBBLES_BITS) return c4_with(codes, behind, 4 - l, 0x10);
-    if (kind == LINES_NIBBLES_PAIRS)
-        return c4_with(codes, behind + LINE_BYTES * (l / 4), 4 - 2 * (l % 4), 0x30);
+    if (layout == LINES_NIBBLES_BITS) return c4_with(codes, planes, 4 - l, 0x10);
+    if (layout == LINES_NIBBLES_PAIRS)
+        return c4_with(codes, planes + LINE_BYTES * (l / 4), 4 - 2 * (l % 4), 0x30);
     return codes;
 }
 
-/* Requests for the lines 2s and 2s + 1 of nibbles: planes behind these count evenly. */
-INLINE void request_lines(const line_kind kind, const int s, const int u, ahead* fetch) {
-    if (kind == LINES_BYTES || UNIT_LANES * 4 * u % 64 != 0) return;
+/* Requests for the lines 2s and 2s + 1 of nibbles: planes after these count evenly. */
+INLINE void request_lines(const line_layout layout, const int s, const int u, ahead* fetch) {
+    if (layout == LINES_BYTES || UNIT_LANES * 4 * u % 64 != 0) return;
     request(fetch);
-    if (s < (kind == LINES_NIBBLES_BITS ? 1 : kind == LINES_NIBBLES_PAIRS ? 2 : 0)) request(fetch);
+    if (s < (layout == LINES_NIBBLES_BITS ? 1 : layout == LINES_NIBBLES_PAIRS ? 2 : 0)) request(fetch);
 }
 
 /* What a row's sum starts from: numbers of sd_row_block that lie 16 bytes apart, the first at `starts`. */
@@ -52,16 +50,16 @@ INLINE int32_t start_of(const void* starts, const int m) {
 #if !SHORT_SUMS
 /* dot[m][u] = the start of row m + Σ codes of the rows at x times codes of lines [from, from + n_lines), for
  * units [first, first + at_once). All ints, most_bits of a code too, are constant where this is inlined. */
-INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_kind kind,
+INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const int most_bits, const uint8_t* at, const int from, const int n_lines,
                        const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
-    const int together = kind == LINES_BYTES ? 1 : 2;
+    const int together = layout == LINES_BYTES ? 1 : 2;
     (void)most_bits;
     FOR_ROWS FOR_UNITS dot[m][u] = i_set1(start_of(starts, m));
     UNROLL for (int l = from; l < from + n_lines; l += together) FOR_UNITS {
-        request_lines(kind, l / 2, u, fetch);
+        request_lines(layout, l / 2, u, fetch);
         UNROLL for (int i = l; i < l + together; i++) {
-            codes4 w = line_codes(kind, at, i, UNIT_LANES * 4 * u);
+            codes4 w = line_codes(layout, at, i, UNIT_LANES * 4 * u);
             FOR_ROWS dot4(dot[m][u], w, x + m * SD_BLOCK + 4 * i);
         }
     }
@@ -82,13 +80,13 @@ INLINE void sum_lines8(const int n_rows, const int first, const int at_once, con
 }
 #else
 /* Two lines, 2s and 2s + 1, of the planes at `at`, more. */
-INLINE void add_lines4(const int n_rows, const int first, const int at_once, const line_kind kind,
+INLINE void add_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const uint8_t* at, const int s, const int8_t* x, ahead* fetch,
                        short4 (*sum)[N_UNITS]) {
-    FOR_UNITS request_lines(kind, s, u, fetch);
+    FOR_UNITS request_lines(layout, s, u, fetch);
     UNROLL for (int i = 0; i < 2; i++) {
         codes4 w[N_UNITS];
-        FOR_UNITS w[u] = line_codes(kind, at, 2 * s + i, UNIT_LANES * 4 * u);
+        FOR_UNITS w[u] = line_codes(layout, at, 2 * s + i, UNIT_LANES * 4 * u);
         FOR_ROWS {
             ivec codes = i_codes(x + m * SD_BLOCK + 4 * i);
             FOR_UNITS s4_add(&sum[m][u], w[u], codes);
@@ -96,7 +94,7 @@ INLINE void add_lines4(const int n_rows, const int first, const int at_once, con
     }
 }
 
-INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_kind kind,
+INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const int most_bits, const uint8_t* at, const int from, const int n_lines,
                        const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
     /* two products of a code with ± 127, of as many lines, are below 2^15 */
@@ -105,14 +103,14 @@ INLINE void sum_lines4(const int n_rows, const int first, const int at_once, con
     UNROLL for (int l = 0; l < n_lines; l += together) {
         short4 sum[MAX_ROWS_DOT][N_UNITS];
         FOR_ROWS FOR_UNITS sum[m][u] = s4_zero();
-        if (kind == LINES_NIBBLES && n_rows > FEW_ROWS) {
+        if (layout == LINES_NIBBLES && n_rows > FEW_ROWS) {
             /* a loop, for which the compiler needs fewer registers */
             const uint8_t* lines = at;
             _Pragma("GCC unroll 1") for (int s = 0; s < together / 2; s++, lines += LINE_BYTES, x += 8)
-                add_lines4(n_rows, first, at_once, kind, lines, 0, x, fetch, sum);
+                add_lines4(n_rows, first, at_once, layout, lines, 0, x, fetch, sum);
         } else {
             UNROLL for (int s = 0; s < together / 2; s++, x += 8)
-                add_lines4(n_rows, first, at_once, kind, at, (from + l) / 2 + s, x, fetch, sum);
+                add_lines4(n_rows, first, at_once, layout, at, (from + l) / 2 + s, x, fetch, sum);
         }
         FOR_ROWS FOR_UNITS dot[m][u] = l == 0 ? s4_sum(sum[m][u]) : i_add(dot[m][u], s4_sum(sum[m][u]));
     }

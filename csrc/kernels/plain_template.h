@@ -8,7 +8,6 @@
 #include "half.h"
 
 /* ---- bf16: pairs are emulated, subnormals flushed as VDPBF16PS does */
-#define BF16_PAIRS 0
 #define FLUSHED(statement) statement
 #define FLUSHES_ALL 0
 static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
@@ -23,8 +22,10 @@ static inline float rounded_bf16(float x) { return sd_float_from_bf16(sd_bf16_fr
 
 /* ---- int8 and int4 */
 #define UNIT_LANES 16
+#ifndef MAX_ROWS_DOT
 #define MAX_ROWS_DOT 6
-#define MAX_ROWS_DOT_WIDE 6
+#endif
+#define MAX_ROWS_DOT_WIDE MAX_ROWS_DOT
 #define OFFSET8 128
 #define OFFSET4 8
 typedef struct unit {

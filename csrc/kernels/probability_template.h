@@ -1,7 +1,6 @@
-/* The kernels of sampling, written once over a vector of 8 doubles; kernels_template.h includes
- * this file behind its own.
+/* The kernels of sampling, written once over a vector of 8 doubles. Included by floats_template.h.
  *
- * The including file defines, beside the vector of 16 floats,
+ * The including file defines, besides the vector of 16 floats,
  *   v_any_from(x, low)       is any of the 16 ≥ low?
  *   dvec                     8 doubles; d_load, d_store, d_set1, d_add, d_sub, d_mul, d_min, d_max,
  *                            d_keep_from(x, low, y) = y where x ≥ low, else +0

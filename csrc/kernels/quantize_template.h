@@ -1,6 +1,6 @@
 /* Blocks of int8 and int4 from numbers: 32 inputs of 32 outputs, several outputs at once.
  *
- * Included by kernels_template.h. Vectors are those of the compiler, as wide as a register of the set: every
+ * Included by loading_template.h. Vectors are those of the compiler, as wide as a register of the set: every
  * operation is exact or correctly rounded, so that all sets give the same bits. A comparison gives lanes of
  * ones or zeros. */
 

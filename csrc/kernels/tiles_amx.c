@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "kernels.h"
+#include "parts.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
@@ -161,7 +161,7 @@ INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 mi
 static void dequantize_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
     const sd_coded coded = sd_coded_of(format);
     sd_unpacked part;
-    sdk_table_avx512()->unpack[format](packed, n_blocks, &part);
+    sdk_unpack_avx512[format](packed, n_blocks, &part);
     for (int b = 0; b < n_blocks; b++)
         for (int l = 0; l < SD_BLOCK / 4; l++, chunk += 8 * SD_PANEL)
             for (int half = 0; half < 2; half++) {

@@ -1,6 +1,6 @@
 /* Products in the order of tiles, for sets without the instruction TDPBF16PS (docs/NUMERICS.md).
  *
- * Included by kernels_template.h after products_template.h, over the same operations. A sum of two numbers is
+ * Included after products_template.h. A sum of two numbers is
  * v_fma_flush(1, a, b), which rounds once.
  *
  * Per output and chunk of 32 inputs, missing ones being 0: two chains from +0, one over the even inputs, one
@@ -164,7 +164,7 @@ INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float
     uint16_t chunk[SD_BLOCK * SD_PANEL];
     for (int first = 0; first < n_blocks; first += SD_PART_BLOCKS, panel += bytes) {
         int n = n_blocks - first < SD_PART_BLOCKS ? n_blocks - first : SD_PART_BLOCKS;
-        unpack(format, (const uint8_t*)panel, n, &part);
+        UNPACK[format](panel, n, &part);
         for (int b = 0; b < n; b++, x += (ptrdiff_t)n_rows * SD_BLOCK) {
             round_block(sd_coded_of(format), &part, b, chunk);
             FLUSHED(multiply_chunk(n_rows, x, chunk, SD_BLOCK / 2, first + b > 0, y, ldy));
@@ -180,4 +180,3 @@ INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float
             multiply_coded_tiles(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy);       \
     }
 SD_CODED_FORMATS(DEFINE_CODED_TILES)
-#define TILES_ENTRY(name, format) NAME(tiles_##name),

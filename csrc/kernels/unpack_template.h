@@ -1,6 +1,6 @@
 /* Blocks of panels in the coded formats, unpacked: codes of a byte each, scales and minima in f32.
  *
- * Included by kernels_template.h. Loops over bytes become vectors where the compiler may use them. */
+ * Included by loading_template.h. Loops over bytes become vectors where the compiler may use them. */
 
 INLINE void take_nibbles(const uint8_t* plane, uint8_t* to) {
     for (int s = 0; s < 4; s++, plane += LINE_BYTES, to += 2 * LINE_BYTES)
@@ -42,7 +42,7 @@ INLINE void look_up(const int8_t* values, uint8_t* codes) {
 #endif
 }
 
-/* The codes of a block; returns what lies behind them. */
+/* The codes of a block; returns their end. */
 INLINE const uint8_t* unpack_codes(const sd_format format, const uint8_t* at, uint8_t* to) {
     const sd_coded coded = sd_coded_of(format);
     if (coded.low_bits == 2)
@@ -110,4 +110,5 @@ INLINE void unpack(const sd_format format, const uint8_t* at, int n_blocks, sd_u
         unpack(format, part, n_blocks, to);                                            \
     }
 SD_CODED_FORMATS(DEFINE_UNPACK)
-#define UNPACK_ENTRY(name, format) NAME(unpack_##name),
+#define UNPACK_ENTRY(name, format) [format] = NAME(unpack_##name),
+const sd_unpack_kernel NAME(sdk_unpack)[SD_N_FORMATS] = {SD_CODED_FORMATS(UNPACK_ENTRY)};

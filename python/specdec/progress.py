@@ -20,7 +20,7 @@ def progress_bar(total: int, unit: str, **options: Any) -> Any:
         from tqdm import tqdm
     except ImportError:
         needs = "progress=True needs tqdm, which is not installed"
-        raise MissingProgressError(f"{needs}: pip install tqdm") from None
+        raise MissingProgressError(f"{needs}: pip install 'specdec-cpu[progress]'") from None
     return tqdm(total=total, unit=unit, dynamic_ncols=True, **options)
 
 

@@ -210,7 +210,7 @@ def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = N
         import pandas
     except ImportError:
         needs = "to_pandas needs the package pandas, which is not installed"
-        raise MissingPackageError(f"{needs}: pip install pandas") from None
+        raise MissingPackageError(f"{needs}: pip install 'specdec-cpu[pandas]'") from None
     return pandas.DataFrame(rows, columns=columns)
 
 

@@ -83,7 +83,7 @@ static void put_centered(const float* x, const float* importance, unsigned char*
     int codes[K_BLOCK];
     weigh(x, importance, w);
     for (int s = 0; s < SUBS; s++) {
-        scales[s] = sd_kernels_get()->centered_law(x + SUB * s, w + SUB * s);
+        scales[s] = sd_kernels_get()->centered_code(x + SUB * s, w + SUB * s);
         if (fabsf(scales[s]) > fabsf(extreme)) extreme = scales[s];
     }
     memset(out, 0, sd_number_bytes(SD_Q6_K));

@@ -94,7 +94,7 @@ def read_questions(
         If the file cannot be read, is not JSONL or Parquet, has no question (of a category), or a duplicate
         or invalid field. The message names the file, the line and the field.
     MissingPackageError
-        If a Parquet file is given and pyarrow is not installed: ``pip install pyarrow``.
+        If a Parquet file is given and pyarrow is not installed: ``pip install 'specdec-cpu[parquet]'``.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
         from pyarrow import parquet
     except ImportError:
         raise MissingPackageError(
-            "a .parquet file needs pyarrow, which is not installed: pip install pyarrow"
+            "a .parquet file needs pyarrow, which is not installed: pip install 'specdec-cpu[parquet]'"
         ) from None
     number = 0
     try:

@@ -220,7 +220,7 @@ def search_skips(
     InputError, CheckpointError, TokenizerError
         As in `specdec.measure`; or the search in `path` had other settings.
     MissingPackageError
-        If Optuna is not installed: ``pip install optuna``.
+        If Optuna is not installed: ``pip install 'specdec-cpu[search]'``.
 
     Examples
     --------
@@ -371,7 +371,7 @@ def import_optuna() -> Any:
     try:
         return import_module("optuna")
     except ImportError as error:
-        message = "search_skips needs optuna, which is not installed: pip install optuna"
+        message = "search_skips needs optuna, which is not installed: pip install 'specdec-cpu[search]'"
         raise MissingPackageError(message) from error
 
 

@@ -163,7 +163,7 @@ def _server() -> Any:
             raise
         raise MissingPackageError(
             f"specdec serve needs the package {error.name}, which is not installed: "
-            "pip install starlette uvicorn jinja2 prometheus_client pydantic"
+            "pip install 'specdec-cpu[serve]'"
         ) from error
     return Server
 

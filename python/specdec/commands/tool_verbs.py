@@ -105,7 +105,7 @@ _OTHER_COMMANDS = ("ls", "validate")
 @click.option("--gamma", type=gamma_value, metavar="N", help="Draft tokens per round, or 'auto'.")
 @click.argument("arguments", metavar="[HARNESS OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
 def eval_verb(arguments: tuple[str, ...], **given: Any) -> int:
-    """Evaluate a model on tasks of lm-evaluation-harness (pip install lm-eval jinja2).
+    """Evaluate a model on tasks of lm-evaluation-harness (pip install 'specdec-cpu[lm-eval]').
 
     All other options go to the harness, lm-eval; --model_args adds to the options above. A draft shortens
     generation and changes no score.

@@ -151,7 +151,7 @@ class ChatTemplate:
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
-            Jinja is not installed: ``pip install jinja2``.
+            Jinja is not installed: ``pip install 'specdec-cpu[chat]'``.
         """
         conversation = _checked(messages)
         for message in conversation:

@@ -146,7 +146,7 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
         return text
     template = f"{source}: the chat template"
     if status == b"N":
-        raise MissingPackageError(f"{template} needs {text}: pip install jinja2")
+        raise MissingPackageError(f"{template} needs {text}: pip install 'specdec-cpu[chat]'")
     if status == b"I":
         raise TokenizerError(f"{template} is not valid Jinja: {text}")
     if status == b"U":

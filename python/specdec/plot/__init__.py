@@ -20,7 +20,7 @@ ax : Axes, optional
     ``layout="constrained"``.
 
 Arguments that cannot be drawn raise `InputError`, such as a run without rounds or drafts, batch runs for
-figures of times, or trees for figures of chains. Requires matplotlib (``pip install matplotlib``; otherwise
+figures of times, or trees for figures of chains. Needs matplotlib (``pip install 'specdec-cpu[plot]'``; else
 `MissingPackageError`). Colors are safe for color blindness and never the only distinction: lines differ in
 style, points in shape, blocks in height. matplotlib's global settings are unchanged. Figure 1 needs no
 matplotlib: printing a `specdec.Result` shows it.

@@ -272,7 +272,7 @@ def _widgets() -> Any:
         import ipywidgets
     except ImportError:
         needs = "specdec.explore needs ipywidgets in a notebook, which is not installed"
-        raise MissingPackageError(f"{needs}: pip install ipywidgets matplotlib") from None
+        raise MissingPackageError(f"{needs}: pip install 'specdec-cpu[explore]'") from None
     return ipywidgets
 
 

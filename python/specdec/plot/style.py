@@ -65,7 +65,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot
     except ImportError:
-        message = "specdec.plot needs matplotlib, which is not installed: pip install matplotlib"
+        message = "specdec.plot needs matplotlib, which is not installed: pip install 'specdec-cpu[plot]'"
         raise MissingPackageError(message) from None
     return matplotlib.pyplot
 

@@ -44,7 +44,7 @@ def connected() -> Any:
         import ray.data
     except ImportError:
         raise MissingPackageError(
-            "specdec.ray needs ray, which is not installed: pip install 'ray[data]'"
+            "specdec.ray needs ray, which is not installed: pip install 'specdec-cpu[ray]'"
         ) from None
     if not ray.is_initialized():
         ray.init()

@@ -2,7 +2,7 @@
 
 Training data comes from specdec itself: texts written by `specdec.generate`, and the target's distributions
 and hidden states in its decoding number format. So any model that specdec loads can be a target. Only
-training needs torch (``pip install torch transformers``).
+training needs torch (``pip install 'specdec-cpu[train]'``).
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ def train_command(argv: Sequence[str]) -> int:
     """Run the command and return the exit status."""
     arguments = vars(_parser().parse_args(argv))
     if find_spec("torch") is None:
-        raise MissingPackageError("training needs torch, which is not installed: pip install torch")
+        raise MissingPackageError(
+            "training needs torch, which is not installed: pip install 'specdec-cpu[train]'"
+        )
     check_choice("method", arguments["method"], tuple(METHODS))
     say("Loading torch and the trainer; the first time may take a minute.")
     from specdec.training.training_run import check_device, train_draft

@@ -28,7 +28,7 @@ def _library() -> Any:
         import llguidance
     except ImportError:
         needs = "schema=, regex= and grammar= need llguidance, which is not installed"
-        raise MissingConstraintError(f"{needs}: pip install llguidance") from None
+        raise MissingConstraintError(f"{needs}: pip install 'specdec-cpu[guided]'") from None
     return llguidance
 
 

@@ -3,7 +3,7 @@
 The divergences follow DistillSpec (Zhou et al., arXiv 2310.08461): P is the target's next-token distribution,
 Q the draft's. A log-probability of -inf means probability 0.
 
-Importing this module needs torch (``pip install torch transformers``); decoding does not.
+Importing this module needs torch (``pip install 'specdec-cpu[train]'``); decoding does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ try:
     import torch.nn.functional as F  # noqa: N812
     from torch import Tensor, nn
 except ImportError:
-    raise MissingPackageError("training needs torch, which is not installed: pip install torch") from None
+    raise MissingPackageError(
+        "training needs torch, which is not installed: pip install 'specdec-cpu[train]'"
+    ) from None
 
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -48,7 +50,7 @@ def transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        message = "this training needs transformers, which is not installed: pip install transformers"
+        message = "this training needs transformers, which is not installed: pip install 'specdec-cpu[train]'"
         raise MissingPackageError(message) from None
     return transformers
 

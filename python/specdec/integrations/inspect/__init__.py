@@ -8,7 +8,8 @@ try:
     from inspect_ai.model import ModelAPI, modelapi
 except ImportError:
     raise MissingPackageError(
-        "specdec.integrations.inspect needs inspect_ai, which is not installed: pip install inspect-ai jinja2"
+        "specdec.integrations.inspect needs inspect_ai, which is not installed: "
+        "pip install 'specdec-cpu[inspect]'"
     ) from None
 
 __all__ = ["specdec"]

@@ -11,7 +11,8 @@ try:
     import lm_eval as _harness  # noqa: F401
 except ImportError:
     raise MissingPackageError(
-        "specdec.integrations.lm_eval needs lm_eval, which is not installed: pip install lm-eval jinja2"
+        "specdec.integrations.lm_eval needs lm_eval, which is not installed: "
+        "pip install 'specdec-cpu[lm-eval]'"
     ) from None
 
 from specdec.integrations.lm_eval.harness_model import SpecdecLM

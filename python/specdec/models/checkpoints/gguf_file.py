@@ -316,7 +316,8 @@ def _types() -> dict[int, tuple[str, tuple[int, int]]]:
         from gguf import constants
     except ImportError as error:
         raise MissingGGUFError(
-            "reading GGUF files needs the package `gguf`, which is not installed: pip install gguf"
+            "reading GGUF files needs the package `gguf`, which is not installed: "
+            "pip install 'specdec-cpu[gguf]'"
         ) from error
     return {
         int(ggml_type): (ggml_type.name, sizes) for ggml_type, sizes in constants.GGML_QUANT_SIZES.items()

@@ -166,7 +166,7 @@ def _import_library(name: str) -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        how = "to download it from the Hugging Face Hub: pip install huggingface_hub"
+        how = "to download it from the Hugging Face Hub: pip install 'specdec-cpu[hub]'"
         raise MissingHubError(f"{name}: no such file or folder; {how}") from error
     return huggingface_hub
 

@@ -95,7 +95,7 @@ class OnlineDraft(Draft):
     ----------
     draft : Model, path, hub name, ModelDraft, RecurrentDraft, DecodingHeads, Ngram or OnlineNgram
         The initial draft: a model from a Hugging Face folder, a recurrent network or heads (all need ``pip
-        install torch transformers``), an n-gram table, or an `OnlineNgram` with a table.
+        install 'specdec-cpu[train]'``), an n-gram table, or an `OnlineNgram` with a table.
     trainer : OnlineTrainer, optional
         By default an `OnlineNetworkTrainer` or `OnlineTableTrainer` of the draft; heads need an
         `OnlineHeadsTrainer`.

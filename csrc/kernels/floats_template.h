@@ -1,70 +1,14 @@
-/* The kernels, written once over a vector of 16 floats and compiled once per instruction set.
+/* The kernels of floats: products with panels of f32 and bf16, norms, activations, softmax and sampling.
  *
- * The including file defines
- *   ISA, ISA_NAME           suffix of the names, and the set's name as a string
- *   vec                     16 floats; v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div, v_max,
- *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
- *                           v_times_pow2(a, n) (a · 2^n, a and n normal, n integral in [−126, 127]),
- *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
- *   v_abs, v_largest_abs (of a vector of absolute values), v_largest, v_store_int8; rounded to bf16:
- *                           v_store_bf16 (as floats), v_to_bf16
- *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
- *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
- *   and what products_template.h lists
- * Each operation is correctly rounded, so equal sources give equal bits on every set. */
-
-#include <string.h>
-
-#include "format.h"
-
-#define JOIN_(a, b) a##_##b
-#define JOIN(a, b) JOIN_(a, b)
-#define NAME(base) JOIN(base, ISA)
-#define INLINE static inline __attribute__((always_inline))
-#ifndef UNROLL
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-/* ------------------------------------------------------------------ loads of n < 16 elements */
-
-INLINE vec load_some(const float* x, int n) {
-    float buffer[SD_LANES] = {0};
-    memcpy(buffer, x, (size_t)n * sizeof *x);
-    return v_load(buffer);
-}
-
-INLINE void store_some(float* y, vec v, int n) {
-    float buffer[SD_LANES];
-    v_store(buffer, v);
-    memcpy(y, buffer, (size_t)n * sizeof *y);
-}
-
-/* for (i = 0, 16, … < n), with n_here = 16, or what is left at the end */
-#define FOR_EACH_16(n, i, n_here)                                      \
-    for (int i = 0, n_here = (n) < SD_LANES ? (n) : SD_LANES; i < (n); \
-         i += SD_LANES, n_here = (n) - i < SD_LANES ? (n) - i : SD_LANES)
-#define LOAD(x, i, n_here) (n_here == SD_LANES ? v_load((x) + (i)) : load_some((x) + (i), n_here))
-#define STORE(y, i, n_here, v)                \
-    do {                                      \
-        if (n_here == SD_LANES)               \
-            v_store((y) + (i), v);            \
-        else                                  \
-            store_some((y) + (i), v, n_here); \
-    } while (0)
-
-INLINE float tree_sum(vec v) {
-    float lanes[SD_LANES];
-    v_store(lanes, v);
-    return sdk_tree_sum(lanes);
-}
-
+ * Included after the vector's operations. */
+#include "base_template.h"
 #include "products_template.h"
-#include "unpack_template.h"
 
-#include "coded_template.h"
-#include "tiles_template.h"
+#include "float_products_template.h"
+#include "rounded_template.h"
 
 #include "prepare_template.h"
+#include "tiles_template.h"
 
 /* -------------------------------------------------------------------------------------- norms */
 
@@ -337,26 +281,12 @@ static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, co
 
 #define LARGEST_SUBNORMAL 0x1.fffffcp-127f
 
-/* 2^t for t ≤ 0, 0 below −125: t = n + r, |r| ≤ 1/2; a polynomial of degree 3 in r (error below 1.1e-4 of the
- * result, 0 at r = 0), times 2^n. */
-#define LOWEST_POWER -125.0f
-INLINE vec v_coarse_power(vec t) {
-    vec c = v_max(t, v_set1(LOWEST_POWER));
-    vec n = v_round(c), r = v_sub(c, n);
-    vec p = v_fma(v_set1(0.05500832f), r, v_set1(0.24221115f));
-    p = v_fma(p, r, v_set1(0.69328302f));
-    p = v_fma(p, r, v_set1(1.0f));
-    return v_keep_from(t, LOWEST_POWER, v_times_pow2(p, n));
-}
-
 static void NAME(fade)(int n, float* x, float factor) {
     FOR_EACH_16(n, i, m) {
         vec v = v_mul(LOAD(x, i, m), v_set1(factor)), below = v_sub(v_set1(0.0f), v_abs(v));
         STORE(x, i, m, v_sub(v, v_keep_from(below, -LARGEST_SUBNORMAL, v)));
     }
 }
-
-#define LOG2_E 1.44269504f
 
 static void NAME(raise_tiles)(int n_rows, int n_chunks, const float* x, float factor, float* largest,
                               float* rescale) {
@@ -376,112 +306,58 @@ static void NAME(raise_tiles)(int n_rows, int n_chunks, const float* x, float fa
     STORE(rescale, i, some, v_coarse_power(v_mul(LOAD(rescale, i, some), scale)));
 }
 
-/* `pairs`, constant where this is inlined: rows are prepared as pairs of bf16, else as floats. */
-INLINE void weigh_rows_tiles(const int pairs, int n_rows, int n_chunks, const float* x, const float* largest,
-                             float factor, float* lanes, float* out) {
-    const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
-    vec scale = v_set1(factor * LOG2_E);
-    for (int m = 0; m < n_rows; m++) {
-        const float* from = x + m * SD_PANEL;
-        float* to = out + m * row;
-        vec shift = v_set1(largest[m]), sum = v_load(lanes + m * SD_LANES);
-        for (int c = 0; c < n_chunks; c++, from += n_rows * SD_PANEL, to += n_rows * row) {
-            vec a = v_coarse_power(v_mul(v_sub(v_load(from), shift), scale));
-            vec b = v_coarse_power(v_mul(v_sub(v_load(from + SD_LANES), shift), scale));
-            sum = v_add(v_add(sum, a), b);
-            if (pairs) {
-                v_store_pairs(to, a);
-                v_store_pairs(to + SD_LANES / 2, b);
-            } else {
-                v_store_bf16(to, a);
-                v_store_bf16(to + SD_LANES, b);
-            }
-        }
-        v_store(lanes + m * SD_LANES, sum);
-    }
-}
-
-static void NAME(weigh_tiles)(int n_rows, int n_chunks, const float* x, const float* largest, float factor,
-                              float* lanes, void* out) {
-    weigh_rows_tiles(0, n_rows, n_chunks, x, largest, factor, lanes, out);
-}
-
-static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
-    int i = 0;
-    for (; i + SD_LANES <= n; i += SD_LANES) v_to_bf16(y + i, v_load(x + i));
-    uint16_t rest[SD_LANES];
-    if (i < n) v_to_bf16(rest, load_some(x + i, n - i));
-    for (int j = i; j < n; j++) y[j] = rest[j - i];
-}
-
 #include "probability_template.h"
-#include "quantize_template.h"
 
-#include "laws_template.h"
-
-#include "blocks_template.h"
-#include "checksum_template.h"
-
-#define FETCH_FROM_ENTRY(name, format) 3,
-#define BLOCK_ROWS_ENTRY(name, format) MAX_ROWS_DOT,
-#define NEVER_ENTRY(name, format) SD_NEVER,
-#define ENTRY(name) .name = NAME(name)
-static const sd_kernels NAME(table) = {
-    .name = ISA_NAME,
-    .thresholds = {.fetch_from = {6, BF16_PAIRS ? 6 : 3, 4, 3, SD_CODED_FORMATS(FETCH_FROM_ENTRY)},
-                   .fetch_from_near = {3, 3, 3, 3, SD_CODED_FORMATS(FETCH_FROM_ENTRY)},
-                   .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT,
-                                  SD_CODED_FORMATS(BLOCK_ROWS_ENTRY)},
-                   .tiles_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER, SD_CODED_FORMATS(NEVER_ENTRY)},
-                   .floats_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER, SD_CODED_FORMATS(NEVER_ENTRY)}},
-    .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_codes), NAME(prepare_halves)},
-    .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4),
-              SD_CODED_FORMATS(PANEL_ENTRY)},
-    ENTRY(prepare_tiles),
-    .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4), SD_CODED_FORMATS(TILES_ENTRY)},
-    .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
-    .put_blocks = {SD_BLOCK_NUMBERS(PUT_ENTRY)},
-    .read_block = {SD_BLOCK_NUMBERS(READ_ENTRY)},
-    ENTRY(quantize_int8),
-    ENTRY(quantize_int4),
-    ENTRY(affine_code),
-    ENTRY(centered_law),
-    ENTRY(add_tiles),
-    ENTRY(pair_rows),
-    ENTRY(add_values_f32),
-    ENTRY(add_values_bf16),
-    ENTRY(to_bf16),
-    ENTRY(rms_norm),
-    ENTRY(layer_norm),
-    ENTRY(rotate),
-    ENTRY(add),
-    ENTRY(scale),
-    ENTRY(silu),
-    ENTRY(sigmoid),
-    ENTRY(gelu),
-    ENTRY(gelu_tanh),
-    ENTRY(relu),
-    ENTRY(relu2),
-    ENTRY(silu_clamped),
-    ENTRY(softcap),
-    ENTRY(clamp),
-    ENTRY(multiply),
-    ENTRY(gated_step),
-    ENTRY(max),
-    ENTRY(softmax),
-    ENTRY(largest_scores),
-    ENTRY(weigh_scores),
-    ENTRY(raise_tiles),
-    ENTRY(fade),
-    ENTRY(weigh_tiles),
-    ENTRY(argmax),
-    ENTRY(weigh),
-    ENTRY(mass),
-    ENTRY(overlap),
-    ENTRY(residual),
-    ENTRY(split),
-    ENTRY(cut),
-    ENTRY(noise),
-    ENTRY(find_below),
-    ENTRY(checksum_lines),
-};
+#define SET(name) table->name = NAME(name)
+#define SET_TILES(name, format) table->tiles[format] = NAME(tiles_##name);
+void NAME(sdk_floats)(sd_kernels* table) {
+    table->prepare[SD_ROWS_F32] = NAME(prepare_f32);
+    table->prepare[SD_ROWS_BF16] = NAME(prepare_bf16);
+    table->panel[SD_FORMAT_F32] = NAME(panel_f32);
+    table->panel[SD_FORMAT_BF16] = NAME(panel_bf16);
+    table->tiles[SD_FORMAT_BF16] = NAME(tiles_bf16);
+    table->tiles[SD_FORMAT_INT8] = NAME(tiles_int8);
+    table->tiles[SD_FORMAT_INT4] = NAME(tiles_int4);
+    SD_CODED_FORMATS(SET_TILES)
+    table->thresholds.block_rows[SD_FORMAT_F32] = table->thresholds.block_rows[SD_FORMAT_BF16] = MAX_ROWS;
+    SET(prepare_tiles);
+    SET(add_tiles);
+    SET(pair_rows);
+    SET(add_values_f32);
+    SET(add_values_bf16);
+    SET(to_bf16);
+    SET(rms_norm);
+    SET(layer_norm);
+    SET(rotate);
+    SET(add);
+    SET(scale);
+    SET(silu);
+    SET(sigmoid);
+    SET(gelu);
+    SET(gelu_tanh);
+    SET(relu);
+    SET(relu2);
+    SET(silu_clamped);
+    SET(softcap);
+    SET(clamp);
+    SET(multiply);
+    SET(gated_step);
+    SET(max);
+    SET(softmax);
+    SET(largest_scores);
+    SET(weigh_scores);
+    SET(raise_tiles);
+    SET(fade);
+    SET(weigh_tiles);
+    SET(argmax);
+    SET(weigh);
+    SET(mass);
+    SET(overlap);
+    SET(residual);
+    SET(split);
+    SET(cut);
+    SET(noise);
+    SET(find_below);
+}
+#undef SET
+#undef SET_TILES

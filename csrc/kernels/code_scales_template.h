@@ -1,18 +1,18 @@
-/* The laws of sub-blocks of Q4_K, Q5_K and Q6_K from numbers: the best of some trials, a trial a lane.
+/* Scales and minima of sub-blocks of Q4_K, Q5_K and Q6_K from numbers: the best of some trials, one per lane.
  *
- * Included by kernels_template.h. Sums run over the numbers i = l, l + 8, l + 16 … of each l of 8, then
+ * Included by loading_template.h. Sums run over the numbers i = l, l + 8, l + 16 … of each l of 8, then
  * over l, so that their bits are those of any set. What a comparison decides is decided one trial after the
  * other. */
 
 #define TRIALS 32 /* lanes: trials, and what fills up their vectors */
 
 /* round(x · factor) of some trials, cut off at least and most. */
-INLINE vec law_codes(float x, const float* factors, float least, float most) {
+INLINE vec codes_of(float x, const float* factors, float least, float most) {
     return v_min(v_max(v_round(v_mul(v_set1(x), v_load(factors))), v_set1(least)), v_set1(most));
 }
 
 /* The sums of a number's weight and so on, which all trials share. */
-INLINE float law_sum(const float* numbers) {
+INLINE float sum_of(const float* numbers) {
     float sum = 0.0f;
     for (int l = 0; l < 8; l++) {
         float part = 0.0f;
@@ -29,7 +29,7 @@ INLINE void affine_sums(const float* x, const float* w, float most, float low, c
     for (int l = 0; l < 8; l++) {
         vec q_part = v_set1(0.0f), qq_part = q_part, xq_part = q_part;
         for (int i = l; i < SD_BLOCK; i += 8) {
-            vec q = law_codes(x[i] + low, steps, 0.0f, most), wq = v_mul(v_set1(w[i]), q);
+            vec q = codes_of(x[i] + low, steps, 0.0f, most), wq = v_mul(v_set1(w[i]), q);
             q_part = v_add(q_part, wq);
             qq_part = v_add(qq_part, v_mul(wq, q));
             xq_part = v_add(xq_part, v_mul(wq, v_set1(x[i])));
@@ -39,7 +39,7 @@ INLINE void affine_sums(const float* x, const float* w, float most, float low, c
     v_store(sq, q_all), v_store(sqq, qq_all), v_store(sxq, xq_all);
 }
 
-/* Of 16 laws Σ w · error · error, each code the nearest. */
+/* Σ w · error · error of 16 trials, each code the nearest. */
 INLINE void affine_errors(const float* x, const float* w, float most, const float* scales, const float* lows,
                           const float* inverses, float* errors) {
     const vec scale = v_load(scales), low = v_load(lows), inverse = v_load(inverses);
@@ -59,14 +59,14 @@ INLINE void affine_errors(const float* x, const float* w, float most, const floa
 }
 
 static void NAME(affine_code)(const float* x, const float* w, float most, float* scale, float* low) {
-    enum { N = 24, FIRST = N }; /* trials; the lane of the law that they are held against */
+    enum { N = 24, FIRST = N }; /* trials; the lane of the formula that they must improve on */
     float least = 0.0f, largest = x[0], wx[SD_BLOCK];
     for (int i = 0; i < SD_BLOCK; i++) {
         least = x[i] < least ? x[i] : least;
         largest = x[i] > largest ? x[i] : largest;
         wx[i] = w[i] * x[i];
     }
-    float range = largest - least, n = law_sum(w), v = law_sum(wx);
+    float range = largest - least, n = sum_of(w), v = sum_of(wx);
     *scale = range > 0.0f ? range / most : 0.0f, *low = -least;
     if (!(range > 0.0f) || !(1.0f / *scale < INFINITY)) return;
     float steps[TRIALS] = {0}, sq[TRIALS], sqq[TRIALS], sxq[TRIALS];
@@ -95,7 +95,7 @@ static void NAME(affine_code)(const float* x, const float* w, float most, float*
         if (scales[t] > 0.0f && errors[t] < error) error = errors[t], *scale = scales[t], *low = lows[t];
 }
 
-static float NAME(centered_law)(const float* x, const float* w) {
+static float NAME(centered_code)(const float* x, const float* w) {
     enum { N = 19, NUMBERS = SD_BLOCK / 2 };
     const float most = 32.0f;
     float extreme = 0.0f, steps[TRIALS] = {0}, sxq[TRIALS], sqq[TRIALS];
@@ -108,7 +108,7 @@ static float NAME(centered_law)(const float* x, const float* w) {
         for (int l = 0; l < 8; l++) {
             vec xq_part = v_set1(0.0f), qq_part = xq_part;
             for (int i = l; i < NUMBERS; i += 8) {
-                vec q = law_codes(x[i], steps + t, -most, most - 1.0f), wq = v_mul(v_set1(w[i]), q);
+                vec q = codes_of(x[i], steps + t, -most, most - 1.0f), wq = v_mul(v_set1(w[i]), q);
                 xq_part = v_add(xq_part, v_mul(wq, v_set1(x[i])));
                 qq_part = v_add(qq_part, v_mul(wq, q));
             }

@@ -1,0 +1,30 @@
+/* The kernels of loading: numbers quantized, blocks of GGUF files packed and unpacked, checksums.
+ *
+ * Included after the vector's operations. */
+#include "base_template.h"
+#include "unpack_template.h"
+
+#include "quantize_template.h"
+
+#include "code_scales_template.h"
+
+#include "blocks_template.h"
+#include "checksum_template.h"
+
+#define SET(name) table->name = NAME(name)
+#define SET_UNPACK(name, format) table->unpack[format] = NAME(sdk_unpack)[format];
+#define SET_BLOCKS(number, format, n_blocks)        \
+    table->put_blocks[number] = NAME(put_##number); \
+    table->read_block[number] = NAME(read_##number);
+void NAME(sdk_loading)(sd_kernels* table) {
+    SD_CODED_FORMATS(SET_UNPACK)
+    SD_BLOCK_NUMBERS(SET_BLOCKS)
+    SET(quantize_int8);
+    SET(quantize_int4);
+    SET(affine_code);
+    SET(centered_code);
+    SET(checksum_lines);
+}
+#undef SET
+#undef SET_UNPACK
+#undef SET_BLOCKS
