@@ -358,7 +358,7 @@ def test_a_refusal_says_what_was_expected(url: str) -> None:
 
 FAULTS: dict[str, tuple[str, bytes, str]] = {
     **{repr(body): (CHAT, body, message) for body, message in (
-        (b"", "not UTF-8 JSON"), (b"{", "not UTF-8 JSON"), (b"[]", "expected an object"), (b"\xff{}", "not UTF-8 JSON"),
+        (b"", "not UTF-8"), (b"{", "not UTF-8"), (b"[]", "expected an object"), (b"\xff{}", "not UTF-8"),
         (b'{"model": "mine", "model": "other"}', "'model' twice"), (b'{"temperature": NaN}', "NaN"),
         (b'{"temperature": 1e999}', "finite"),
     )},
