@@ -51,7 +51,7 @@ class _Message(RequestFields):
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message in the form that chat templates take."""
+        """Convert the message for chat templates."""
         role = "system" if self.role == "developer" else self.role
         return {**self.model_dump(exclude_none=True, warnings=False), "role": role}  # parts became a text
 

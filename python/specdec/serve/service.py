@@ -69,7 +69,7 @@ class ServerLimits:
     idle_s: float = 60.0
     """Seconds for a connection to be idle, or to send a request's headers, before it is closed."""
     event_s: float = 0.01
-    """Shortest time in seconds between two events of a stream; new pieces meanwhile form one event."""
+    """Shortest time in seconds between two events of a stream; new pieces meanwhile are merged."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -211,7 +211,7 @@ class ConversationRequest(TextRequest):
 
     @abstractmethod
     def read_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation in the form that chat templates take."""
+        """Return the conversation as messages for chat templates."""
 
     def _forced_call(self) -> dict[str, Any]:
         """Return the constraint of a reply that must call a tool, else an empty dict."""
