@@ -161,11 +161,11 @@ def test_a_busy_machine_is_noticed(load: Any, ratios: Any, words: str, monkeypat
     ("words", "figures", "options"),
     [
         ("--temperature 0.9 --top-k 20 --top-p 0.9 --seed 5 --verify rejection",
-         {"outputs": "two samples of one distribution", "sampling": "temperature 0.9, seed 5", "rule": "rej"},
+         {"outputs": "two samples of the target's", "sampling": "temperature 0.9, seed 5", "rule": "rej"},
          {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 5}),
         ("--temperature 1 --min-p 0.01 --verify coupled --seed 4", {"outputs": "identical, all "},
          {"temperature": 1.0, "min_p": 0.01, "verify": "coupled", "seed": 4}),
-        ("--lenience 0.2", {"outputs": "lenient: not the target's own"}, None),
+        ("--lenience 0.2", {"outputs": "lenient: not the target's distribution"}, None),
         ("--target big --draft small", {"measured speed-up": "= plain (drafted nothing)"}, None),
     ],
     ids=["rejection", "coupled", "lenient", "nothing drafted"],
@@ -232,7 +232,7 @@ def test_a_draft_alone_drafts_for_the_target_in_the_package() -> None:
     _, small = small_pair()
     done = run("--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "It was")
     assert "identical, all 8 tokens" in done.stdout
-    assert done.stderr == f"specdec: no --target, so {small.path} drafts for the one in the package\n"
+    assert done.stderr == f"specdec: no --target, so {small.path} drafts for the bundled target\n"
 
 
 def test_a_draft_that_is_larger_than_its_target_is_warned_of(
@@ -256,7 +256,7 @@ def test_a_draft_that_is_larger_than_its_target_is_warned_of(
 def test_usage_errors(arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (2, "") and done.stderr.startswith("specdec: error: ")
-    assert done.stderr.endswith("specdec --help says what there is.\n")
+    assert done.stderr.endswith("Try specdec --help.\n")
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(given: Any, meant: str,
 def test_words_after_a_verb_may_be_a_prompt(arguments: list[str], is_prose: bool) -> None:
     """They are taken for one where the verb has no place for them, and nowhere else."""
     done = run(*arguments)
-    hint = f"goes after two dashes: specdec -- {shlex.join(arguments)}\n"
+    hint = f"put two dashes first: specdec -- {shlex.join(arguments)}\n"
     assert done.exit_code == 2 and done.stderr.endswith(hint) == is_prose
 
 
@@ -310,7 +310,7 @@ def test_a_prompt_may_begin_with_the_name_of_a_verb(prompts: list[tuple[str, ...
 def test_the_command_train_is_asked_for_by_its_whole_name(rest: list[str]) -> None:
     done = run("train", *rest)
     assert done.exit_code == 2 and done.stderr.startswith("specdec train: error: ")
-    assert "specdec train --help says" in done.stderr
+    assert "Try specdec train --help." in done.stderr
     assert ("specdec -- train drafts --method small" in done.stderr) == (rest[:1] == ["drafts"])
 
 

@@ -28,8 +28,8 @@ def test_pairs_by_name(embedded: Embedded) -> None:
     assert given.description("auto", "block")["gamma"] == "auto"
     for models, name, value, what in (
         (("embedded",), "n_ctx", 64, "the target in the package"),
-        ((embedded[0],), "dtype", "int8", "a model that is loaded"),
-        (embedded, "draft_dtype", "int8", "a draft that is loaded"),
+        ((embedded[0],), "dtype", "int8", "a loaded model"),
+        (embedded, "draft_dtype", "int8", "a loaded draft"),
         (("embedded", "none"), "draft_dtype", "int8", "no draft"),
     ):
         with pytest.raises(InputError, match=f"{name} is {value!r}, with {what}; expected None"):

@@ -108,9 +108,9 @@ def test_a_folder_keeps_to_its_run(tmp_path: Path) -> None:
     zero = OutputFolder.begin(tmp_path / "zero", "generate", asked | {"seed": 0}, {"seed": 6})
     assert zero.run["seed"] == 0  # which was asked for
     for changes, message in (
-        ({"seed": 4}, "holds a run with seed 5, and this one has 4; expected the same run"),
-        ({"target": "b"}, "holds a run with target 'a', and this one has 'b'"),
-        ({"options": {"temperature": 0.5}}, "options {'temperature': 1}, and this one has"),
+        ({"seed": 4}, "holds a run with seed 5, but this run has 4; expected the same run"),
+        ({"target": "b"}, "holds a run with target 'a', but this run has 'b'"),
+        ({"options": {"temperature": 0.5}}, "options {'temperature': 1}, but this run has"),
     ):
         with pytest.raises(specdec.InputError, match=message):
             OutputFolder.begin(out, "generate", asked | changes, {"seed": 6})
@@ -121,7 +121,7 @@ def test_a_folder_keeps_to_its_run(tmp_path: Path) -> None:
     with pytest.raises(specdec.InputError, match="holds files, but no run.json; expected an empty folder"):
         OutputFolder.begin(tmp_path, "generate", asked, {"seed": 6})
     (out / "run.json").write_text("[1]")
-    with pytest.raises(specdec.InputError, match="run.json: expected the file of a run"):
+    with pytest.raises(specdec.InputError, match="run.json: expected a run file"):
         OutputFolder.begin(out, "generate", asked, {"seed": 6})
 
 
@@ -166,7 +166,7 @@ def test_drafts_that_go_by_earlier_texts_or_times() -> None:
     """Refused where the text of a seed depends on draft tokens."""
     for made in (specdec.drafts.Ensemble(DRAFT), specdec.drafts.TokenRecycling()):
         generation(TARGET, lambda target, made=made: made)
-        with pytest.raises(specdec.InputError, match="that goes by earlier texts or measured times"):
+        with pytest.raises(specdec.InputError, match="that uses earlier texts or measured times"):
             generation(TARGET, lambda target, made=made: made, by_seed=True)
 
 
@@ -290,7 +290,7 @@ def test_failures_are_retried_and_an_interrupted_run_goes_on(cluster: Any, tmp_p
         match="1 block of 4 could not be done; block-000002.jsonl: record 5: ContextLengthError: ",
     ):
         generate()
-    with pytest.raises(specdec.InputError, match="lacks 1 block of 4; expected a run that is through"):
+    with pytest.raises(specdec.InputError, match="lacks 1 block of 4; expected a finished run"):
         specdec.ray.Records(out)
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     assert len(before) == 4  # three blocks and run.json
@@ -302,7 +302,7 @@ def test_failures_are_retried_and_an_interrupted_run_goes_on(cluster: Any, tmp_p
     assert records[5]["error"].startswith("ContextLengthError: ") and "text" not in records[5]
     results = one_process([data[i]["text"] for i in good], **(settings | {"seed": [(3, i) for i in good]}))
     assert [records[i]["tokens"] for i in good] == [result.tokens for result in results]
-    with pytest.raises(specdec.InputError, match="holds a run with seed 3, and this one has 4"):
+    with pytest.raises(specdec.InputError, match="holds a run with seed 3, but this run has 4"):
         generate(seed=4)
     records.save(tmp_path / "all.jsonl")
     lines = (tmp_path / "all.jsonl").read_text().splitlines()

@@ -341,7 +341,7 @@ def test_what_is_not_carried_out_is_refused_by_name(
 
 
 MESSAGES: list[tuple[dict[str, Any], str]] = [
-    ({"temprature": 1}, "temprature is no field that this server knows; did you mean temperature?"),
+    ({"temprature": 1}, "temprature is not a known field; did you mean temperature?"),
     ({"guided_json": {}}, "did you mean structured_outputs?"), ({"stop": [3]}, "stop[0] is 3; expected a "),
     ({"messages": [{"role": "wizard"}]}, "messages[0].role is 'wizard'; expected 'system' or"),
     ({"store": True}, "store is True, which this server does not support; expected False: nothing is"),
@@ -358,17 +358,17 @@ def test_a_refusal_says_what_was_expected(url: str) -> None:
 
 FAULTS: dict[str, tuple[str, bytes, str]] = {
     **{repr(body): (CHAT, body, message) for body, message in (
-        (b"", "no JSON"), (b"{", "no JSON"), (b"[]", "expected an object"), (b"\xff{}", "no JSON"),
+        (b"", "not UTF-8"), (b"{", "not UTF-8"), (b"[]", "expected an object"), (b"\xff{}", "not UTF-8"),
         (b'{"model": "mine", "model": "other"}', "'model' twice"), (b'{"temperature": NaN}', "NaN"),
         (b'{"temperature": 1e999}', "finite"),
     )},
-    "escapes": (CHAT, b"[" * 200 + b'"' + b'\\"' * 200_000, "no JSON"),
+    "escapes": (CHAT, b"[" * 200 + b'"' + b'\\"' * 200_000, "not UTF-8 JSON"),
     "depth": (CHAT, b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested more than 128 deep"),
     "values": (CHAT, b'{"a": [' + b"1," * 700_000 + b"1]}", "has 700002 commas and brackets"),
     "twice": (
         CHAT, b"{" + b"".join(b'"%d": 0, ' % i for i in range(100_000)) + b'"a": 0, "a": 0}', "'a' twice",
     ),
-    "digits": (CHAT, b'{"seed": ' + b"9" * 5000 + b"}", "no JSON"),
+    "digits": (CHAT, b'{"seed": ' + b"9" * 5000 + b"}", "not UTF-8 JSON"),
     "messages": (CHAT, b'{"messages": [3' + b", 3" * 500_000 + b"]}", "messages[0]"),
     "stops": (CHAT, b'{"stop": [3' + b", 3" * 500_000 + b"]}", "stop has 500001 items"),
     "names": (CHAT, b"{" + b", ".join(b'"x%d": 1' % i for i in range(300_000)) + b"}", "messages is missing"),
@@ -393,10 +393,10 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/chat/completions", {"body": {}}, 404, "did you mean /v1/chat/completions?"),
     ("/v1/completions/", {"method": "GET"}, 404, "did you mean /v1/completions?"),  # no redirect
     ("/v1/completions/", {"body": {}}, 404, "did you mean /v1/completions?"),
-    (CHAT, {"method": "GET"}, 405, "POST"), (CHAT, {"body": b" " * 100_001}, 413, "more than 100000 bytes"),
+    (CHAT, {"method": "GET"}, 405, "POST"), (CHAT, {"body": b" " * 100_001}, 413, "at most 100000 bytes"),
     (CHAT, {"body": b"{}", "headers": {"Content-Type": "text/plain"}}, 415, "application/json"),
     ("/v1/models", {"headers": {"Host": "evil.example:80"}}, 403, "evil.example"),
-    (CHAT, {"body": {}, "headers": {"Origin": "http://evil.example"}}, 403, "another site"),
+    (CHAT, {"body": {}, "headers": {"Origin": "http://evil.example"}}, 403, "expected this server"),
     ("/tokenize", {"body": {"prompt": "\ud800"}}, 400, "surrogate"),
 ]  # fmt: skip
 
@@ -685,7 +685,7 @@ def test_the_key(target: specdec.Model) -> None:
         answers = samples_of(server.url, headers)["specdec:http_requests_total"]
     # what is polled is counted, and said only if it is refused
     assert [re.sub(r" \d+\.\d{3} s", " s", line) for line in lines] == [
-        "/health 403 s", *["/v1/models 401 s"] * 5, f"{CHAT} 200 s, {n_prompt(engine)} tokens of prompts",
+        "/health 403 s", *["/v1/models 401 s"] * 5, f"{CHAT} 200 s, {n_prompt(engine)} prompt tokens",
         f"{CHAT} 400 s", "other 404 s", "other 400",
     ]  # fmt: skip
     assert {(labels["path"], labels["status"]): n for labels, n in answers} == {

@@ -57,7 +57,7 @@ def test_a_process_that_serves_and_stops_gently() -> None:
         thread.join(60)
         assert process.wait(60) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == "specdec serve: stopping when the texts have ended; again: now\n"
+        assert process.stderr.read() == "specdec serve: finishing running requests; repeat to stop now\n"
     status, answer = answers[0]
     assert status == 200 and answer["choices"][0]["text"] == wanted
 
@@ -134,9 +134,9 @@ def test_files_that_cannot_be_read(started: SimpleNamespace, tmp_path: Path) -> 
     (broken / "config.json").write_text("{}")
     assert fails("--draft", str(broken)) and started.service is None
     done = run("--draft", str(broken), "--plain-without-draft")
-    assert done.exit_code == 0 and "warning: no draft, so texts are decoded plainly" in done.stderr
+    assert done.exit_code == 0 and "warning: serving without a draft" in done.stderr
     assert started.service.draft_name is None
-    assert "plainly, without a draft at" in done.stderr
+    assert "without a draft at" in done.stderr
 
 
 def test_the_name_of_a_folder_that_one_is_in(
@@ -156,12 +156,12 @@ def test_several_drafts(started: SimpleNamespace, tmp_path: Path) -> None:
     assert "with small or copy at" in done.stderr
     for drafts, message in (
         (("copy", "a=prompt-lookup"), "--draft copy: has no name; expected NAME=copy"),
-        (("a=prompt-lookup", "a=embedded"), "--draft a=embedded: the name stands twice"),
-        (("none=prompt-lookup",), "--draft none=prompt-lookup: requests ask for no draft so"),
+        (("a=prompt-lookup", "a=embedded"), "--draft a=embedded: the name is already used"),
+        (("none=prompt-lookup",), "--draft none=prompt-lookup: this name means no draft"),
     ):
         assert message in fails(*(word for draft in drafts for word in ("--draft", draft)))
     done = run("--draft", "a=prompt-lookup", "--draft", f"b={tmp_path}", "--plain-without-draft")
-    assert done.exit_code == 0 and "warning: no draft b, which is left out" in done.stderr
+    assert done.exit_code == 0 and "warning: draft b left out" in done.stderr
     assert started.service.draft_names == ["a"]
 
 

@@ -190,8 +190,8 @@ def test_generate_as_json(models: Pair, words: str, sent: str, options: dict[str
     [
         ("", None, "the prompt is missing"), ("-", "", "standard input is empty"),
         ("--draft-dtype int8 abc", None, "--draft-dtype is int8, but there is no draft"),
-        ("-", b"ab\xff\n", "standard input is no UTF-8: invalid start byte at byte 2"),
-        ("--json --lines -", "\n \n", "no line"), ("--target bare abc", None, ""),
+        ("-", b"ab\xff\n", "standard input is not UTF-8: invalid start byte at byte 2"),
+        ("--json --lines -", "\n \n", "no nonempty line"), ("--target bare abc", None, ""),
         ("--lines -", "abc", "--lines needs --json"), ("--samples 2 abc", None, "--samples needs --json"),
         ("--logprobs 2 abc", None, "--logprobs needs --json"),
         ("--json --batch-size 2 abc", None, "--batch-size needs --lines or --samples"),
@@ -259,9 +259,9 @@ def test_chat(chat_model: specdec.Model) -> None:
         said.append(ended(reply))
     assert done.stdout == "".join([*said, said[0]])
     figures, what, none = done.stderr.splitlines()
-    n_cached = re.search(r"^12 tokens in .* (\d+) of \d+ tokens of the conversation read before", figures)
+    n_cached = re.search(r"^12 tokens in .* (\d+) of \d+ prompt tokens cached", figures)
     assert n_cached and int(n_cached[1]) >= n_before
-    assert "/new forgets" in what and "no reply yet" in none
+    assert "/new starts over" in what and "no reply yet" in none
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -301,7 +301,7 @@ def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model, tmp_path
     template.write_text("{% for")
     for asked, sent, messages in (
         (["chat"], "Hello\n", [f"{models[0].path} has no chat template", "--chat-template FILE"]),
-        (own, "abc\n", [str(template)]), (["chat", "--target", "m"], b"ab\xff\n", ["no UTF-8"]),
+        (own, "abc\n", [str(template)]), (["chat", "--target", "m"], b"ab\xff\n", ["not UTF-8"]),
     ):  # fmt: skip
         done = run(*asked, sent=sent)
         assert done.exit_code == 2 and all(message in done.output for message in messages)
@@ -320,8 +320,8 @@ def test_measure(models: Pair, prompts: str) -> None:
         assert found(*asked, "--prompts", file) == as_read(wanted)
     assert run(*asked, "--prompts", "-", sent="abc\nba ab\n").stdout == f"{wanted}\n"
     assert run(*asked, "--prompts", prompts, "abc").exit_code == 2
-    assert "no line" in fails(*asked, "--prompts", "-", sent="\n\n")
-    assert "none: no such file; expected a prompt a line" in fails(*asked, "--prompts", f"{prompts}.none")
+    assert "no nonempty line" in fails(*asked, "--prompts", "-", sent="\n\n")
+    assert "none: no such file; expected one prompt per line" in fails(*asked, "--prompts", f"{prompts}.none")
     assert "--gammas" in run("measure", "--gammas", "1,x").output
 
 
@@ -418,7 +418,7 @@ def test_tune(models: Pair) -> None:
     assert [row["gamma"] for row in tuned["rows"]] == [0, 1, 2] and tuned["gamma"] in (0, 1, 2)
     assert "gamma" in run(*asked, "small").output
     assert "--draft is missing" in fails("tune", "--target", "big")
-    message = "--draft-dtype is int8, but an exit has the weights of the target; expected --dtype"
+    message = "--draft-dtype is int8, but an early exit uses the target's weights; expected --dtype"
     assert message in fails("tune", "--target", "big", "--draft", "early-exit", "--draft-dtype", "int8")
     tuned = found(*asked, "early-exit")
     names = {one["draft"] for one in (tuned, *tuned["others"])}

@@ -228,4 +228,4 @@ CASES: dict[str, Callable[[Draws], Case]] = {
     "decoding": _decoding, "written": _written, "distribution": _distribution, "beams": _beams,
     "engine": _engine,
 }  # fmt: skip
-"""What is drawn, by name."""
+"""Generated cases by name."""

@@ -80,7 +80,7 @@ def _prompts_apart(target: specdec.Model) -> bool:
 
 
 def _check_log_probs(models: list[specdec.Model], results: list[specdec.Result]) -> None:
-    """What is said of the tokens of all texts is what `Model.score` says of those of a model together."""
+    """Log-probabilities of all texts equal those of one batched `Model.score` per model."""
     if _prompts_apart(models[0]):
         return
     for target in set(models):
@@ -205,7 +205,7 @@ def _distance(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
 def _compare_again(
     case: dict[str, Any], target: specdec.Model, models: list[specdec.Model], results: list[specdec.Result]
 ) -> None:
-    """The same run again, or each prompt alone, where a seed fixes the output."""
+    """A repeated run, or each prompt alone, gives equal output if the seed determines it."""
     settings = case["settings"]
 
     def draft() -> Any:

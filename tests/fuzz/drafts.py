@@ -43,7 +43,7 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
 
 
 def _arguments(kind: str, draws: Draws, target: Description, n_vocab: int, n_layer: int) -> Description:
-    """What a description says besides its kind and tree."""
+    """Draw the fields of a description other than its type and tree."""
 
     def texts(*numbers: int) -> list[list[int]]:
         return [draws.ids(draws.one(1, 9, 60), n_vocab) for _ in range(draws.one(*numbers))]
@@ -97,7 +97,7 @@ def _arguments(kind: str, draws: Draws, target: Description, n_vocab: int, n_lay
 
 
 def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description:
-    """What a description of a learned draft says besides its seed."""
+    """Draw the fields of a learned draft's description other than its seed."""
     dtype = draws.one("f32", "f32", "bf16", "int8", "int4")
     tokens = draws.some(range(n_vocab), 1) if n_vocab > 1 and draws.chance(0.35) else None
     if tokens is not None and len(tokens) == n_vocab:

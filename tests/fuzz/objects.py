@@ -22,7 +22,7 @@ CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long", "raise")
 
 
 class ProposerError(Exception):
-    """What a `Proposer` raises."""
+    """Error raised by a `Proposer`."""
 
 
 class Proposer:

@@ -39,7 +39,7 @@ TEMPLATES: dict[str, tuple[Any, dict[str, str], str]] = {
     "cohere": _family(COHERE, "<|END_OF_TURN_TOKEN|>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
     "qwen3": _family(_template("qwen_3"), "<|im_end|>", None, "<|im_end|>", "<|endoftext|>"),
 }
-"""Of each family: template or templates, special tokens, the token that ends a message."""
+"""(template or templates, special tokens, end token of a message) of each family."""
 
 _NAMED = {token for _, tokens, end in TEMPLATES.values() for token in [*tokens.values(), end]}
 SPECIAL_TOKENS = sorted(_NAMED | {
@@ -60,7 +60,7 @@ DOCUMENTS = [{"title": "Tides", "text": "The moon pulls."}, {"title": "Winds", "
 
 
 def said(*contents: Any, system: str | None = None) -> list[dict[str, Any]]:
-    """A conversation in which user and assistant take turns."""
+    """Make a conversation with alternating user and assistant."""
     messages = [{"role": "system", "content": system}] if system is not None else []
     return messages + [
         {"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)
@@ -120,6 +120,6 @@ def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model
 
 
 def chatting_pair() -> tuple[specdec.Model, specdec.Model]:
-    """The embedded pair, with a template that knows tools."""
+    """Embedded pair with a chat template that supports tools."""
     target, draft = small_pair()
     return target.with_chat_template(TEMPLATES["qwen2.5"][0]), draft

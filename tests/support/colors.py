@@ -45,13 +45,13 @@ def distance(one: Color, other: Color, vision: str) -> float:
 
 
 def least_distance(colors: Iterable[Color]) -> float:
-    """The smallest distance of any two of the colors, with any kind of vision."""
+    """Return the smallest distance between two colors, over all types of vision."""
     pairs = list(combinations(colors, 2))
     return min(distance(one, other, vision) for one, other in pairs for vision in VISIONS)
 
 
 def over(color: Color, opacity: float, back: Color) -> list[float]:
-    """A translucent color on a background."""
+    """Blend a translucent color with a background."""
     return [opacity * c + (1.0 - opacity) * b for c, b in zip(color, back, strict=True)]
 
 

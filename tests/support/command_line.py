@@ -1,4 +1,4 @@
-"""The command line in this process, with models of a test in the place of those that it would load."""
+"""Command line in this process, with a test's models instead of those it would load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERBS = program.list_commands(click.Context(program))
 def run(
     *arguments: object, sent: bytes | str | None = None, color: bool = False, terminal: bool = False
 ) -> Result:
-    """What `specdec ARGUMENTS` prints and exits with; `sent` is its standard input, in a terminal or not."""
+    """Run `specdec ARGUMENTS` with `sent` as standard input, in a terminal or not."""
     with pytest.MonkeyPatch.context() as patch:
         if terminal:
             patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
@@ -39,14 +39,14 @@ def parse(arguments: list[str]) -> None:
 
 
 def fails(*arguments: str, status: int = 2, sent: bytes | str | None = None) -> str:
-    """The one line that a command line ends with on standard error; nothing else is printed."""
+    """Check that a command fails with one line on standard error and no output; return the line."""
     done = run(*arguments, sent=sent)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (status, "", 1), done.output
     return done.stderr
 
 
 def figure(output: str, name: str) -> str:
-    """What a run prints next to the name of a figure."""
+    """Return the value printed next to a name."""
     found = re.search(rf"^{re.escape(name)} +(.*)$", output, re.MULTILINE)
     assert found, f"no {name!r} in:\n{output}"
     return found[1]
@@ -56,7 +56,7 @@ def use_models(
     patch: pytest.MonkeyPatch, pair: tuple[specdec.Model, Any] | Callable[..., Any] | None = None, *,
     targets: Any = None, drafts: Any = None,
 ) -> None:  # fmt: skip
-    """Take the pair for the one in the package, and models by these names; other drafts are opened.
+    """Replace the bundled pair and named models by these; other drafts are opened normally.
 
     A function in place of the pair or of the models by name is called with what names them.
     """

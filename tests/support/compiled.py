@@ -84,7 +84,7 @@ def quantized(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
 
 
 class Work:
-    """What a block of code had the core do: forward passes, and blocks of layers that tokens went through."""
+    """Count the core's forward passes, and the layer blocks that tokens pass, in a block of code."""
 
     blocks = forwards = 0
 
@@ -129,7 +129,7 @@ def weighed_scores(scores: Array, scale: float, n_sum: Sequence[int]) -> tuple[A
 def in_instruction_sets(
     program: str, *arguments: str, kernels: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """What a Python program prints with each instruction set of this machine, or with some."""
+    """Run a Python program with some or all instruction sets of this machine; return its output by set."""
     here = Path(__file__).parents[1]
     paths = os.pathsep.join([str(here), str(here / "support"), *sys.path])
     common = os.environ | {"PYTHONPATH": paths, "SPECDEC_THRESHOLDS": "off"}

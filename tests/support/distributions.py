@@ -47,7 +47,7 @@ def p_value(counts: dict[Tokens, int], found: dict[Tokens, float]) -> float:
 
 
 def count(samples: NDArray[np.integer]) -> dict[Tokens, int]:
-    """How often each row occurs."""
+    """Count the occurrences of each row."""
     rows, counts = np.unique(samples, axis=0, return_counts=True)
     return {tuple(map(int, row)): int(n) for row, n in zip(rows, counts, strict=True)}
 
@@ -75,7 +75,7 @@ def beta(target: Conditional, draft: Conditional) -> float:
 
 
 class Trained(NamedTuple):
-    """A trained target, two drafts of it, and a prompt that many tokens may follow."""
+    """Trained target, two drafts, and a prompt with many likely continuations."""
 
     name: str
     target: specdec.Model
@@ -106,7 +106,7 @@ def stories260k(shared: Path) -> Path:
 
 
 def first_layers(file: Path, n_layers: int, folder: Path) -> specdec.Model:
-    """A llama2.c model without its last layers."""
+    """Drop the last layers of a llama2.c model."""
     header, tensors = read_llama2c(file)
     tensors = {
         name: array[:n_layers] if array.shape[0] == header[2] else array for name, array in tensors.items()
@@ -123,7 +123,7 @@ def blurred_llama2c(file: Path, amount: float, path: Path) -> Path:
 
 
 def read_llama2c(file: Path) -> tuple[tuple[int, ...], Tensors]:
-    """The seven numbers of the header, and the tensors by name in the order of the file."""
+    """Read the seven header values, and the tensors by name in file order."""
     header = struct.unpack("<7i", file.read_bytes()[:28])
     numbers, tensors = np.fromfile(file, "<f4", offset=28), {}
     for name, like in llama2c_tensors(header).items():

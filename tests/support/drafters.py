@@ -23,7 +23,7 @@ from worlds.vocabularies import Renumbered
 
 @dataclass(frozen=True)
 class World:
-    """A target and what drafts for it are made of."""
+    """Target and the parts of drafts for it."""
 
     target: specdec.Model
     draft: specdec.Model  # a smaller model of the same vocabulary
@@ -156,17 +156,17 @@ tree = drafts.StaticTree
 
 
 def drafted_by(make: Make, **settings: Any) -> Make:
-    """The smaller model, which another draft drafts for."""
+    """Model draft with its own nested draft."""
     return lambda w: drafts.ModelDraft(w.draft, draft=make(w), **settings)
 
 
 def in_tree(shape: Any) -> Make:
-    """The smaller model, which proposes trees."""
+    """Model draft that proposes trees."""
     return lambda w: drafts.ModelDraft(w.draft, tree=shape)
 
 
 def learning(make: Callable[[World], Any], taught: bool = True) -> Make:
-    """A draft that learns; by default it is taught what it knows."""
+    """Online draft; by default trained on what it already knows."""
     return lambda w: drafts.OnlineDraft(make(w), trainer=Learns(w) if taught else None, interval=None)
 
 

@@ -30,7 +30,7 @@ LARGEST = 1 - 1 / N_STEPS
 
 
 class DisprovedError(AssertionError):
-    """The rule does not do what the theorems say."""
+    """A rule violates the theorems."""
 
 
 # ------------------------------------------------------------------- integration over the uniforms
@@ -38,7 +38,7 @@ class DisprovedError(AssertionError):
 
 @dataclass(frozen=True)
 class Cell:
-    """A box of uniforms, in steps of 2**-53, on which the outcome is constant."""
+    """Box of uniforms, in steps of 2**-53, with a constant outcome."""
 
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -155,7 +155,7 @@ def outcome_distribution(
 
 @dataclass(frozen=True)
 class RoundDistribution:
-    """What one round does, summed over every tree of drafts and every outcome."""
+    """Sum one round over all draft trees and outcomes."""
 
     outputs: dict[Tokens, float]
     """Probability of each sequence of new tokens: those of the accepted path, then the final one."""
@@ -165,7 +165,7 @@ class RoundDistribution:
 
 @dataclass(frozen=True)
 class Drafts:
-    """A tree of drafts that can occur."""
+    """Draft tree of positive probability."""
 
     tokens: list[int]
     prefixes: list[Tokens]
@@ -260,7 +260,7 @@ def round_distribution(
 def question(
     tree: Drafts, parents: Sequence[int], target: Conditional, reported: Conditional | None = None
 ) -> tuple[list[int], Sequence[int], Probs, Probs]:
-    """What a rule is asked: tokens, parents, target_probs, draft_probs."""
+    """Inputs of a rule: tokens, parents, target_probs, draft_probs."""
     target_probs = rows_after(tree, target)
     draft_probs = tree.probs if len(parents) > 1 else np.zeros_like(target_probs)
     if reported:

@@ -1,4 +1,4 @@
-"""What a machine may lack: the only reasons for which a test may be skipped in every tier.
+"""Missing features of a machine: the only reasons to skip a test in every tier.
 
 `pytest --strict-skips`, which `.ci/run` uses, takes every other skip for a failure.
 """

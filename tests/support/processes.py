@@ -27,7 +27,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def printed(program: str, *arguments: str, timeout: float = 120.0, **environment: str) -> str:
-    """What a Python program prints, which takes SIGINT as one in a terminal does; it must succeed."""
+    """Run a Python program that handles SIGINT as in a terminal; check success and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout,
         env=os.environ | environment, preexec_fn=notice_interrupts,
@@ -38,7 +38,7 @@ def printed(program: str, *arguments: str, timeout: float = 120.0, **environment
 
 PLAIN = ["--temperature", "0", "--max-new-tokens"]
 ENDLESS = [*PLAIN, "100000", "abc"]
-"""The pair's greedy text has no end; a sampled one has."""
+"""Arguments for a text without end: the pair ends only sampled texts."""
 
 
 def command_process(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -99,7 +99,7 @@ def fork_script(engine: PrefillMethod) -> str:
 def tokens_of(
     target: specdec.Model, draft: Any, prompts: list[list[int]], options: dict[str, Any]
 ) -> list[list[int]]:
-    """The tokens of a run on each prompt."""
+    """Return the tokens generated for each prompt."""
     return [result.tokens for result in specdec.generate(target, draft, prompts, **options)]
 
 

@@ -1,4 +1,4 @@
-"""What the rules promise, proven by exact integration: the distribution of the output, rates of acceptance.
+"""Proofs of the rules by exact integration: output distribution and acceptance rates.
 
 The chances of acceptance follow the theorems in their own words; nothing is taken from the rules under test.
 """

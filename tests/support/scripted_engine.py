@@ -131,7 +131,7 @@ class ScriptedEngine:
         return generation
 
     def score(self, prompt: list[int], n_top: int, adapter: Any) -> SimpleNamespace:
-        """What of a `Score` a server reads; waits while texts are held."""
+        """Return the parts of a `Score` that a server reads; wait while texts are held."""
         while self.held.is_set():
             time.sleep(0.001)
         scores = np.array([log_prob(i) for i in range(len(prompt) - 1)])
@@ -153,7 +153,7 @@ class ScriptedEngine:
 def serving(
     target: specdec.Model, text: Any = "", *, limits: ServerLimits | None = None, **options: Any
 ) -> Iterator[tuple[ScriptedEngine, Server]]:
-    """A server whose engine writes one text; options as of `Server`."""
+    """Server with an engine that writes a fixed text; options as of `Server`."""
     engine: Any = ScriptedEngine(target, text)
     with Server(Service(engine, ["mine"], limits=limits), port=0, **options) as server:
         yield engine, server

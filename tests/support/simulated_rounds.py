@@ -14,7 +14,7 @@ MAX_GAMMA = 32
 
 @dataclass
 class World:
-    """What rounds take, and how a draft does."""
+    """Simulated costs of rounds and acceptance of a draft."""
 
     verify: Callable[[int], float]  # seconds of a round with M rows, without drafting
     cost: float  # seconds of a step of the draft

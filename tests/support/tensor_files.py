@@ -20,7 +20,7 @@ from specdec.models.tokenizer.gguf_vocabulary import WORDS, read_vocabulary, wor
 from specdec.tokenizer import ByteTokenizer
 
 GGUF_ARCHITECTURES = frozenset(ARCHITECTURES)
-"""The architectures of ggml that are read."""
+"""Supported ggml architectures."""
 GGUF_WORDS: Mapping[str, tuple[str, ...]] = WORDS
 """How byte-level BPE cuts a text into words, by the names of GGUF files: steps, see `cut_into_words`."""
 
@@ -62,6 +62,6 @@ def gguf_tokenizer(path: Path) -> tuple[ByteTokenizer, Mapping[str, str]]:
 
 
 def cut_into_words(text: str, pre: str) -> list[str]:
-    """A text cut as the pre-tokenizer of this name cuts it."""
+    """Split a text with the pre-tokenizer of this name."""
     places = [place for _, place in word_steps(WORDS[pre]).pre_tokenize_str(text)]
     return [text[begin:end] for begin, end in places]

@@ -13,11 +13,11 @@ PUBLISHED = {
     "Phi-3": {"tokenizer.json": "phi3.tokenizer.json"},
     "Qwen2.5": {"vocab.json": "qwen2.5_vocab.json", "merges.txt": "qwen2.5_merges.txt"},
 }
-"""Of each family: the names of its files in a model's folder, and in that of the shared data."""
+"""File names of each family in a model's folder and in the shared data."""
 
 
 def published_folder(family: str, shared: Path, folder: Path) -> Path:
-    """The family's files under the names that a model's folder has them by."""
+    """Return the family's files by their names in a model's folder."""
     folder.mkdir(exist_ok=True)
     for name, stored in PUBLISHED[family].items():
         (folder / name).symlink_to(shared / "data" / "tokenizers" / stored)
@@ -42,7 +42,7 @@ def word_level(**parts: Any) -> dict[str, Any]:
 
 
 def trained_pieces(path: Path, lines: list[str], **settings: Any) -> Path:
-    """A SentencePiece model that is trained on lines of text."""
+    """Train a SentencePiece model on lines of text."""
     import sentencepiece
 
     sentencepiece.SentencePieceTrainer.train(

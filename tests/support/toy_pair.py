@@ -57,7 +57,7 @@ def write_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[Pat
 
 
 def load_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[specdec.Model, specdec.Model]:
-    """As `write_pair`, loaded, with the toy tokenizer."""
+    """Write and load the pair with the toy tokenizer."""
     tokenizer = ToyTokenizer()
     target, draft = write_pair(folder, amount, **config)
     return specdec.load(target, tokenizer=tokenizer), specdec.load(draft, tokenizer=tokenizer)
@@ -88,7 +88,7 @@ def greedy_tokens(model: specdec.Model, prompt: Sequence[int], n: int) -> list[i
 
 
 class RecordedSession:
-    """A session that counts the sessions made and closed; put it in the place of `_core.Session`."""
+    """Replacement for `_core.Session` that counts the sessions made and closed."""
 
     made = closed = 0
     _make = _core.Session

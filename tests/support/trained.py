@@ -1,4 +1,4 @@
-"""The trained pair of the tests: small enough for hundreds of texts."""
+"""Trained pair for tests, small enough for hundreds of texts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ LLAMA_MODULES = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
 )  # fmt: skip
-"""Those of a layer of a Llama."""
+"""Linear layers of a Llama layer."""
 
 
 def adapter_config(**changes: Any) -> dict[str, Any]:

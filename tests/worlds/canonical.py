@@ -170,7 +170,7 @@ def build(
 
 
 def random_model(config: dict[str, Any], seed: int = 1, scale: float = 3.0) -> _core.Model:
-    """Of random tensors times the scale: distributions are uneven, greedy texts vary."""
+    """Make a model of scaled random tensors with uneven distributions and varied greedy texts."""
     return build(config, {name: scale * tensor for name, tensor in random_tensors(config, seed).items()})
 
 
@@ -184,7 +184,7 @@ def decoder_of(model: _core.Model, **options: Any) -> _core.Decoder:
 
 
 def random_source(config: dict[str, Any], n: int = 75, seed: int = 0) -> list[int] | None:
-    """What the encoder of such a model reads; None where it has none."""
+    """Return input for the encoder of such a model; None without an encoder."""
     if config.get("encoder") is None:
         return None
     return np.random.default_rng(seed).integers(0, config["encoder"]["n_vocab"], n).tolist()

@@ -38,7 +38,7 @@ class RandomConstraint:
     known: dict[tuple[int, ...], NDArray[np.bool_]] = field(default_factory=dict, compare=False)
 
     def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
-        """What may follow some new tokens; None: the text is complete."""
+        """Return the tokens allowed next; None if the text is complete."""
         if self.length is not None and len(new) >= self.length:
             return None
         if (known := self.known.get(tuple(new))) is not None:
@@ -81,7 +81,7 @@ class State:
 
 
 def words(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """The same in words of 32 bits."""
+    """Pack a mask into 32-bit words."""
     padded = np.zeros(-len(mask) % 32 + len(mask), bool)
     padded[: len(mask)] = mask
     return np.packbits(padded, bitorder="little").view(np.uint32)
@@ -154,7 +154,7 @@ def _walked(constraint: str, target: Model, new: tuple[int, ...], ends: tuple[in
 
 
 def _draw_pattern(draws: Draws, depth: int) -> Part:
-    """Of texts that are not all empty."""
+    """Draw texts that are not all empty."""
     if depth == 0 or draws.chance(0.2):
         return ["text", draws.choice(_LITERALS)] if draws.chance(0.6) else ["class", draws.choice(_CLASSES)]
     kind = draws.weighted(row=3, choice=2, times=2)

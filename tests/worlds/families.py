@@ -300,7 +300,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 ARCHITECTURES = tuple(FAMILIES)
 """The names of all of them."""
 TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if family.text_field}
-"""Of models that also see: the field that describes the decoder."""
+"""Field with the decoder's configuration, for models with vision."""
 MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
     "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
 }  # fmt: skip

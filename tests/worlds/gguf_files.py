@@ -72,7 +72,7 @@ class Case:
     architecture: str  # of ggml
     name: str  # of transformers
     config: Mapping[str, Any] = field(default_factory=dict)  # changes; ``...`` leaves a field out
-    keys: Mapping[str, Any] = field(default_factory=dict)  # metadata besides the common ones
+    keys: Mapping[str, Any] = field(default_factory=dict)  # extra metadata
     change: Change = kept  # from a tensor of the folder to those of the file
 
     def folder(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -214,7 +214,7 @@ def _named(names: Any, name: str) -> str:
 
 
 def _stacked_name(name: str) -> str | None:
-    """What the converter calls the tensor that this one is a part of; None: it stands alone."""
+    """Return the converter's name of the tensor that contains this one; None if it is separate."""
     parts = name.split(".")
     if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
         at = parts.index("experts")

@@ -51,7 +51,7 @@ def qwen3_moe_tensors(config: Mapping[str, Any], seed: int = 0) -> Arrays:
 
 
 def stacked(tensors: Arrays, n_layer: int, n_experts: int) -> Arrays:
-    """The same under the names of transformers 5: the experts of a layer in one tensor, gate above up."""
+    """Rename to transformers 5: one tensor for the experts of a layer, gate above up."""
     found = {name: array for name, array in tensors.items() if ".experts." not in name}
     for i in range(n_layer):
         ours = f"model.layers.{i}.mlp.experts"
@@ -97,7 +97,7 @@ def gpt_oss_tensors(config: Mapping[str, Any], seed: int = 0) -> Arrays:
 
 
 def mxfp4_values(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What blocks and scales mean, number by number: the value of an E2M1 code times 2^(scale - 127)."""
+    """Dequantize blocks: the value of an E2M1 code times 2^(scale - 127)."""
     found = np.empty((*scales.shape, 32), np.float32)
     for at in np.ndindex(*scales.shape):
         for k in range(32):
@@ -109,7 +109,7 @@ def mxfp4_values(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArra
 
 
 def unpacked(tensors: Arrays) -> Arrays:
-    """The same weights as numbers, in the layout of transformers: [n_experts, columns, rows]."""
+    """Dequantize weights to transformers' layout [n_experts, columns, rows]."""
     found: Arrays = {}
     for name, array in tensors.items():
         if name.endswith("_blocks"):

@@ -1,1 +1,1 @@
-"""The command line: a file for each verb, imported when the verb is asked for."""
+"""Command line, with lazily imported verbs."""

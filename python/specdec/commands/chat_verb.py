@@ -1,4 +1,4 @@
-"""`specdec chat`: a conversation."""
+"""`specdec chat`: an interactive conversation."""
 
 from __future__ import annotations
 
@@ -18,47 +18,45 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 
-_HELP = (
-    "/new forgets the conversation, /figures shows those of the last reply, /quit ends; Ctrl-C ends a reply"
-)
+_HELP = "/new starts over, /figures shows statistics of the last reply, /quit exits; Ctrl-C stops a reply"
 
 
 @verb(
     "chat",
     "specdec chat --target HuggingFaceTB/SmolLM2-1.7B-Instruct --draft HuggingFaceTB/SmolLM2-135M-Instruct",
     'specdec chat --target path/to/model --draft suffix-decoding --system "Answer in one sentence."',
-    "specdec chat --target path/to/model --recommended   sampled as the model's authors recommend",
-    "specdec chat --target path/to/model < questions.txt   a message a line",
+    "specdec chat --target path/to/model --recommended   the model authors' sampling settings",
+    "specdec chat --target path/to/model < questions.txt   one message per line",
 )
 @model_options
 @template_option
-@click.option("--system", metavar="TEXT", help="System message of the chat.")
-@click.option("--recommended", is_flag=True, help="Sample as the model's authors recommend.")
+@click.option("--system", metavar="TEXT", help="System message.")
+@click.option("--recommended", is_flag=True, help="Use the model authors' sampling settings.")
 @decoding_options(
-    gamma="as many as the draft asks for",
+    gamma="the draft's own",
     temperature="0",
     repetition_penalty="none",
     verify="rejection",
-    seed="a fresh one for each reply",
+    seed="random for each reply",
 )
 @click.option(
-    "--cache-bytes", type=int, default=2**30, metavar="N", help="Memory for what was read.", show_default=True
+    "--cache-bytes", type=int, default=2**30, metavar="N", help="Prefix cache memory.", show_default=True
 )
 def chat_verb(
     chat_template: str | None, system: str | None, recommended: bool, cache_bytes: int, **given: Any
 ) -> None:
-    """Talk with a model: each line is a message, and the reply is printed as it comes.
+    """Chat with a model: each input line is a message, and replies stream as they are generated.
 
-    The model needs a chat template, its own or one in a file. The conversation is read once: a turn reads
-    what is new. /new forgets the conversation, /figures shows those of the last reply, /quit ends, as the end
-    of the input does. Ctrl-C ends a reply, which stays as it is, or, between replies, the program. A message
-    that begins with a slash has a space before it.
+    The model needs a chat template, its own or --chat-template. Each turn prefills only its new tokens.
+    /new starts over, /figures shows statistics of the last reply, and /quit or end of input exits. Ctrl-C
+    stops a reply and keeps its text; between replies it exits. Put a space before a message that starts
+    with a slash.
     """
     target, draft = open_models(given)
     target = with_given_template(target, chat_template)
     if target.chat_template is None:
         expected = "a --target that has one, or --chat-template FILE"
-        hint = "specdec generate continues texts with any model"
+        hint = "specdec generate works with any model"
         raise InputError(f"{target.path} has no chat template; expected {expected} ({hint})")
     options = dict(target.default_sampling) if recommended else {}
     options |= decoding_arguments(given)
@@ -82,10 +80,7 @@ def chat_verb(
 
 
 class Conversation:
-    """A conversation with a model, a reply at a time; `options` are those of `specdec.stream`.
-
-    `system` is the system message, `last` the result of the last complete reply.
-    """
+    """Conversation with a model; `options` as of `specdec.stream`, `last` is the last complete reply."""
 
     def __init__(
         self, target: Model, draft: Model | Draft | None, system: str | None, options: dict[str, Any]
@@ -96,7 +91,7 @@ class Conversation:
         self.last: Result | None = None
 
     def reply(self, message: str) -> None:
-        """Print the reply to a message; Ctrl-C ends it, and what has come of it stays."""
+        """Print the reply to a message; Ctrl-C stops it and keeps its text so far."""
         asked = [*self.messages, {"role": "user", "content": message}]
         said = ""
         pieces = stream(self._target, self._draft, messages=asked, **self._options)
@@ -116,7 +111,7 @@ class Conversation:
         self.messages = [*asked, {"role": "assistant", "content": said}]
 
     def obey(self, order: str) -> bool:
-        """Carry out what begins with a slash; False ends the conversation."""
+        """Execute a slash command; return False to end the conversation."""
         if order == "/quit":
             return False
         if order == "/new":
@@ -131,11 +126,11 @@ class Conversation:
 
 
 def _line(interactive: bool) -> str | None:
-    """The next message; None at the end of the input."""
+    """Read the next message; None at end of input."""
     try:
         if interactive:
             with suppress(ImportError):
-                import readline  # noqa: F401  # lines can be edited, and earlier ones come back
+                import readline  # noqa: F401  # line editing and history
             return input("> ")
         read = sys.stdin.buffer.readline()
         return read.decode("utf-8").rstrip("\r\n") if read else None
@@ -143,14 +138,14 @@ def _line(interactive: bool) -> str | None:
         print()
         return None
     except UnicodeDecodeError as error:
-        found = f"standard input is no UTF-8: {error.reason} in a line"
+        found = f"standard input is not UTF-8: {error.reason} in a line"
         raise InputError(f"{found}; expected messages in UTF-8") from None
 
 
 def _figures(result: Result) -> str:
     trace = result.trace
     return (
-        f"{trace.n_tokens} tokens in {trace.n_calls} runs of the model, {trace.tokens_per_s:.1f} a second; "
-        f"{trace.n_accepted} of {trace.n_drafted} drafted tokens accepted; "
-        f"{result.n_cached_tokens} of {len(result.prompt_ids)} tokens of the conversation read before"
+        f"{trace.n_tokens} tokens in {trace.n_calls} target passes, {trace.tokens_per_s:.1f} tokens/s; "
+        f"{trace.n_accepted} of {trace.n_drafted} draft tokens accepted; "
+        f"{result.n_cached_tokens} of {len(result.prompt_ids)} prompt tokens cached"
     )

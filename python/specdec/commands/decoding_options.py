@@ -1,4 +1,4 @@
-"""The settings of the table as options of the command line, and the arguments that they give."""
+"""Command-line options generated from the settings table, and their arguments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specdec.verification.rules import DECODING_RULES
 from specdec.verification.sampling import Sampling
 
 READABLE: Final = {"temperature": 0.6, "repetition_penalty": 1.1}
-"""With these the text of the target in the package reads best."""
+"""Sampling settings that make the bundled target's text readable."""
 
 _TABLE: Final = {name: row for name, row in table_of(DecodingOptions).items() if row.flag}
 SAMPLING: Final = tuple(name for name in _TABLE if name in table_of(Sampling))
-"""Sampling settings that have an option."""
+"""Sampling settings that have a command-line option."""
 _OF_RESULTS: Final = ("n", "batch_size", "logprobs")
 _PARSERS: Final[Mapping[str, Any]] = {"gamma": gamma_value, "verify": click.Choice(DECODING_RULES)}
 _FILES: Final = {"schema": "a JSON schema", "grammar": "a grammar"}
@@ -32,7 +32,7 @@ def _option(name: str) -> str:
 
 
 def setting_option(name: str, default: str = "", text: str = "") -> Callable[[Function], Function]:
-    """The option of one setting; `text` replaces its help, and `default` says what holds without it."""
+    """Make the option of one setting; `text` replaces its help, `default` describes its default."""
     row = _TABLE[name]
     text = text or row.help
     return click.option(
@@ -46,22 +46,22 @@ def setting_option(name: str, default: str = "", text: str = "") -> Callable[[Fu
 
 
 def setting_options(*names: str, **defaults: str) -> Callable[[Function], Function]:
-    """The options of several settings; the keyword arguments say what holds without an option."""
+    """Make the options of several settings; the keyword arguments describe defaults."""
     return several(*(setting_option(name, defaults.get(name, "")) for name in names))
 
 
 def decoding_options(**defaults: str) -> Callable[[Function], Function]:
-    """The options of decoding one text; the keyword arguments say what holds without an option."""
+    """Make the options for decoding one sequence; the keyword arguments describe defaults."""
     names = ("gamma", "max_new_tokens", *(name for name in _TABLE if name not in _OF_RESULTS))
     return setting_options(*dict.fromkeys(names), **{"max_new_tokens": "200", "lenience": "1"} | defaults)
 
 
 threads_option = setting_option("n_threads")
-"""How many threads compute."""
+"""The --threads option."""
 
 
 def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of `specdec.generate` for the options that were given."""
+    """Return the keyword arguments of `specdec.generate` for the given options."""
     found = {name: given[name] for name in _TABLE if given.get(name) not in (None, ())}
     constraints = [name for name in (*_FILES, "regex") if name in found]
     if len(constraints) > 1:
@@ -74,7 +74,7 @@ def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words_of(given: Mapping[str, Any], others: Sequence[str], without: Sequence[str]) -> list[str]:
-    """The words of a command line that gives these options again: settings but some, and `others`."""
+    """Rebuild command-line words from `others` and all settings except those in `without`."""
     words: list[str] = []
     for name in (*others, *(name for name in _TABLE if name not in without)):
         values = given.get(name)

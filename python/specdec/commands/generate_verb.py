@@ -1,4 +1,4 @@
-"""`specdec generate`: the text alone."""
+"""`specdec generate`: continue prompts and print the text."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from specdec.models.model import Model
 
 @verb(
     "generate",
-    'specdec generate "Once upon a time"                          the target in the package, plainly',
-    "specdec generate --target big --draft small A ship           two models: the same text, sooner",
+    'specdec generate "Once upon a time"                          the bundled target, no draft',
+    "specdec generate --target big --draft small A ship           two models: the same text, faster",
     "specdec generate --draft prompt-lookup - < chapter.txt                standard input; a draft by name",
-    "specdec generate --draft ensemble:prompt-lookup+embedded Tell me      two drafts at once",
-    "specdec generate --json --lines - < prompts.txt > out.jsonl  a prompt a line, a result a line",
+    "specdec generate --draft ensemble:prompt-lookup+embedded Tell me      two drafts combined",
+    "specdec generate --json --lines - < prompts.txt > out.jsonl  one prompt and result per line",
 )
 @click.argument("prompt", nargs=-1)
 @model_options
 @source_option
 @decoding_options(
-    gamma="as many as the draft asks for",
+    gamma="the draft's own",
     temperature="0, or 0.6 without --target",
-    repetition_penalty="none, or 1.2 without --target and --temperature",
+    repetition_penalty="none, or 1.1 without --target and --temperature",
     verify="rejection",
-    seed="a fresh one, which --json shows",
+    seed="random; --json shows it",
 )
-@click.option("--json", "as_json", is_flag=True, help="An object a line: text, tokens, seed, figures.")
-@click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines: text, tokens, seed, statistics.")
+@click.option("--lines", is_flag=True, help="Treat each input line as a prompt (with --json).")
 @setting_options("n", "logprobs", "batch_size")
 def generate_verb(
     prompt: tuple[str, ...], source: str | None, as_json: bool, lines: bool, **given: Any
 ) -> None:
-    """Continue a prompt and print the new text alone, as it comes.
+    """Continue a prompt and print only the new text, as it is generated.
 
-    The prompt is all words that are no options. A single - is standard input, and so is no prompt where
-    something is piped in; the line end that ends it is left out. Without --draft the target decodes plainly.
+    Everything that is not an option is the prompt. A single -, or a pipe without a prompt, reads standard
+    input without its final line end. Without --draft the target decodes one token at a time.
     """
     needing = {"--lines": lines or None, "--samples": given["n"], "--logprobs": given["logprobs"]}
     for option, value in needing.items():
         if value is not None and not as_json:
-            raise click.UsageError(f"{option} needs --json, which gives each text a line")
+            raise click.UsageError(f"{option} needs --json, which prints one result per line")
     if given["batch_size"] is not None and not lines and given["n"] is None:
         raise click.UsageError("--batch-size needs --lines or --samples")
     target, draft = open_models(given)
@@ -67,7 +67,7 @@ def generate_verb(
 
 
 def sampling_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """How is sampled where the command line does not say: the target in the package repeats itself at 0."""
+    """Return the sampling defaults; the bundled target repeats itself at temperature 0."""
     if given["target"] not in (None, EMBEDDED):
         return {}
     return dict(READABLE) if given["temperature"] is None else {}
@@ -87,9 +87,9 @@ def _stream(target: Model, draft: Model | Draft | None, text: str, options: dict
 def _print_json(
     target: Model, draft: Model | Draft | None, prompts: list[str], options: dict[str, Any]
 ) -> None:
-    """A line for each sample of each prompt, in order."""
+    """Print one line for each sample of each prompt, in order."""
     if not prompts:
-        raise InputError("the prompt has no line that is not empty; expected at least one")
+        raise InputError("the prompt has no nonempty line; expected at least one")
     results: Any = generate(target, draft, prompts, **options)
     for prompt, found in zip(prompts, results, strict=True):
         for result in found if isinstance(found, list) else [found]:
@@ -97,7 +97,7 @@ def _print_json(
 
 
 def _figures(prompt: str, result: Result) -> dict[str, Any]:
-    """What is printed of a result as an object of JSON."""
+    """Return the fields of a result's JSON object."""
     names = ("acceptance_rate", "tokens_per_call", "total_s", "tokens_per_s")
     return {
         "prompt": prompt, **result_fields(result), **{name: getattr(result.trace, name) for name in names},

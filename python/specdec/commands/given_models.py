@@ -1,4 +1,4 @@
-"""The options that name models and drafts, and what they name."""
+"""Options that name models and drafts, and functions that open them."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ _FORMAT: Final[dict[str, Any]] = {"type": click.Choice(DTYPES), "metavar": "FORM
 _TARGET = click.option(
     "--target",
     metavar="MODEL",
-    help="Path or hub name of the model whose text this is (default: the one in the package).",
+    help="Target model: path or hub name (default: the bundled one).",
 )
 _DRAFT = click.option(
     "--draft",
     metavar="DRAFT",
-    help="Draft: path or hub name of a model or a learned draft, or a name such as prompt-lookup, "
-    "heads:DIR or ngram:FILE; specdec drafts lists them.",
+    help="Draft: path or hub name of a model or learned draft, or a name such as prompt-lookup, heads:DIR "
+    "or ngram:FILE (see specdec drafts).",
 )
 _DRAFTS = click.option(
     "--draft",
     "drafts",
     multiple=True,
     metavar="DRAFT",
-    help="Draft of all requests; or NAME=DRAFT, repeated, for drafts that requests choose by name: "
-    "the first is the default.",
+    help="Draft for all requests, or repeated NAME=DRAFT for drafts that requests choose by name; the "
+    "first is the default.",
 )
-_DTYPE = click.option("--dtype", **_FORMAT, help=f"{', '.join(DTYPES)} (default: what the checkpoint holds).")
-_DRAFT_DTYPE = click.option("--draft-dtype", **_FORMAT, help="The same for the draft.")
+_DTYPE = click.option("--dtype", **_FORMAT, help=f"{', '.join(DTYPES)} (default: as in the checkpoint).")
+_DRAFT_DTYPE = click.option("--draft-dtype", **_FORMAT, help="Number format of the draft.")
 _LANGUAGES = (
-    click.option("--src-lang", metavar="CODE", help="Language of the source, for models of several."),
-    click.option("--tgt-lang", metavar="CODE", help="Language of the text, for models of several."),
+    click.option("--src-lang", metavar="CODE", help="Source language, for multilingual models."),
+    click.option("--tgt-lang", metavar="CODE", help="Target language, for multilingual models."),
 )
 
 _ADAPTER = click.option(
-    "--adapter", metavar="FOLDER", help="A LoRA adapter of PEFT, merged into the target's weights."
+    "--adapter", metavar="FOLDER", help="LoRA adapter (PEFT) to merge into the target's weights."
 )
 
 target_options = several(_TARGET, _ADAPTER, _DTYPE, *_LANGUAGES)
-"""The options of a target alone."""
+"""Options for a target without a draft."""
 format_options = several(_DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
-"""The options of models that are named otherwise."""
+"""Format options, for verbs that take models as arguments."""
 model_options = several(_TARGET, _ADAPTER, _DRAFT, _DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
-"""The options of a target and one draft."""
+"""Options for a target and one draft."""
 drafts_options = several(_TARGET, _DRAFTS, _DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
-"""The options of a target and drafts to choose from."""
+"""Options for a target and several drafts."""
 template_option = click.option(
     "--chat-template",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Jinja file, for a model without a chat template, or in place of its own.",
+    help="Jinja chat template that replaces the model's own, if any.",
 )
-"""A chat template."""
+"""The --chat-template option."""
 source_option = click.option(
-    "--source", metavar="TEXT", help="What the encoder of an encoder-decoder reads; - is standard input."
+    "--source", metavar="TEXT", help="Encoder input of an encoder-decoder model; - reads standard input."
 )
-"""The source of an encoder-decoder."""
+"""The --source option."""
 
 EMBEDDED: Final = "embedded"
-"""The target in the package, by name."""
+"""Name of the bundled target."""
 
 
 def open_target(given: Mapping[str, Any]) -> Model:
-    """The target that the options name; by default, and as "embedded", the one in the package."""
+    """Load the target; by default, and as "embedded", the bundled one."""
     name, dtype = given["target"], given["dtype"]
     return _with_languages(_loaded(None if name == EMBEDDED else name, dtype, given), given)
 
 
 def _loaded(name: str | None, dtype: Any, given: Mapping[str, Any]) -> Model:
-    """The target by its name, or that in the package, with the adapter that the options name merged."""
+    """Load the named or bundled target and merge the --adapter, if any."""
     adapter = given.get("adapter")
     if adapter is None:
         return embedded_pair(dtype, None)[0] if name is None else load(name, dtype)
@@ -89,18 +89,18 @@ def _loaded(name: str | None, dtype: Any, given: Mapping[str, Any]) -> Model:
 
 
 def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
-    """The target, and the draft where one is named."""
+    """Load the target, and the draft if one is named."""
     _report_target(given)
     target = open_target(given)
     if given["draft"] is None:
         if given["draft_dtype"] is not None:
-            raise InputError(f"--draft-dtype is {given['draft_dtype']}, but there is no draft; expected one")
+            raise InputError(f"--draft-dtype is {given['draft_dtype']}, but there is no draft; add --draft")
         return target, None
     return target, open_draft(given["draft"], target, given["draft_dtype"], given)
 
 
 def open_pair(given: Mapping[str, Any], *, optional: bool = False) -> tuple[Model, Any]:
-    """The target and its draft, None if that is `optional`; where neither is named, the package's pair."""
+    """Load target and draft, the bundled pair by default; an `optional` draft may be None."""
     if is_pair_in_package(given):
         target, small = embedded_pair(given["dtype"], given["draft_dtype"])
         if given.get("adapter") is not None:
@@ -112,13 +112,13 @@ def open_pair(given: Mapping[str, Any], *, optional: bool = False) -> tuple[Mode
 
 
 def _report_target(given: Mapping[str, Any]) -> None:
-    """Say on standard error which target a draft is for if only the draft is named."""
+    """Report on standard error that a draft without --target drafts for the bundled target."""
     if given["target"] is None and given["draft"] is not None:
-        click.echo(f"specdec: no --target, so {given['draft']} drafts for the one in the package", err=True)
+        click.echo(f"specdec: no --target, so {given['draft']} drafts for the bundled target", err=True)
 
 
 def with_given_template(target: Model, file: str | None) -> Model:
-    """The target with the chat template in the file of --chat-template, if there is one."""
+    """Return the target with the chat template of --chat-template, if given."""
     if file is None:
         return target
     text = read_text_file(Path(file), "a chat template", name="--chat-template")
@@ -127,12 +127,12 @@ def with_given_template(target: Model, file: str | None) -> Model:
 
 
 def is_pair_in_package(given: Mapping[str, Any]) -> bool:
-    """Whether the options name neither a target nor a draft."""
+    """Return whether the options name neither a target nor a draft."""
     return given["target"] is None and given["draft"] is None
 
 
 def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -> Model | Draft:
-    """A draft by its name or path, in the languages of the target."""
+    """Open a draft by name or path, with the target's languages."""
     draft = drafts.named(text, target, dtype=dtype)
     languages = _languages(given)
     if languages and isinstance(draft, drafts.ModelDraft) and draft.model.config.encoder is not None:

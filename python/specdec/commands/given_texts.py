@@ -1,4 +1,4 @@
-"""The texts that a command line gives: in words, by standard input, in files."""
+"""Prompts from the command line: words, standard input, files."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from specdec.text_files import read_text_file
 
 
 def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tuple[str | None, str | None]:
-    """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None."""
+    """Return (prompt, decoder_prompt) for `specdec.generate`; the prompt may be None."""
     if target.config.encoder is None:
         if source is not None:
-            raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
+            raise InputError(f"--source is given, but {target.path} has no encoder; expected only a prompt")
         return _text_of(words), None
     if source == "-" or (source is None and is_piped()):
         source = _read_standard_input()
     if source is None:
-        raise InputError(f"--source is missing; expected what the encoder of {target.path} reads")
+        raise InputError(f"--source is missing; expected a text for the encoder of {target.path}")
     return source, " ".join(words) if words else None
 
 
 def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
-    """The prompts that the options give; None where there are none."""
+    """Return the prompts of the command line; None without any."""
     if file is not None:
         if words:
             raise click.UsageError("a prompt and --prompts are both given; expected one of them")
@@ -43,17 +43,14 @@ def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
 
 
 def _text_of(words: Sequence[str]) -> str | None:
-    """The words as one text; "-" alone is standard input, and so are no words where something is piped in.
-
-    None where there is neither.
-    """
+    """Join the words, or read standard input for "-" or a pipe; None without a text."""
     if tuple(words) == ("-",) or (not words and is_piped()):
         return _read_standard_input()
     return " ".join(words) if words else None
 
 
 def is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file, rather than a terminal or another device."""
+    """Return whether standard input is a pipe, socket or file instead of a terminal or other device."""
     if sys.stdin is None:
         return False
     try:
@@ -64,32 +61,32 @@ def is_piped() -> bool:
 
 
 def _read_standard_input() -> str:
-    """All of standard input, without the line end that ends it."""
+    """Read all of standard input, without its final line end."""
     if sys.stdin is None:
-        raise InputError("standard input is closed; expected a text in UTF-8")
+        raise InputError("standard input is closed; expected UTF-8 text")
     try:
         text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        found = f"standard input is no UTF-8: {error.reason} at byte {error.start}"
-        raise InputError(f"{found}; expected a text in UTF-8") from None
+        found = f"standard input is not UTF-8: {error.reason} at byte {error.start}"
+        raise InputError(f"{found}; expected UTF-8 text") from None
     text = re.sub(r"\r?\n\Z", "", text)
     if not text:
-        raise InputError("standard input is empty; expected a text in UTF-8")
+        raise InputError("standard input is empty; expected UTF-8 text")
     return text
 
 
 def _read_lines(path: str) -> list[str]:
-    """The lines of a file that are not empty; "-" is standard input."""
+    """Read the nonempty lines of a file; "-" is standard input."""
     if path == "-":
         text, name = _read_standard_input(), "standard input"
     else:
-        text, name = read_text_file(Path(path), "a prompt a line", name="--prompts"), path
+        text, name = read_text_file(Path(path), "one prompt per line", name="--prompts"), path
     lines = lines_of(text)
     if not lines:
-        raise InputError(f"{name} has no line that is not empty; expected a prompt a line")
+        raise InputError(f"{name} has no nonempty line; expected one prompt per line")
     return lines
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text that are not empty."""
+    """Return the nonempty lines of a text."""
     return [line for line in re.split(r"\r?\n", text) if line.strip()]

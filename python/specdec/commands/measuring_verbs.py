@@ -1,4 +1,4 @@
-"""The verbs that measure: `measure`, `compare`, `tune`, `bench` and `recommend`."""
+"""The measuring verbs: `measure`, `compare`, `tune`, `bench` and `recommend`."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ from specdec.verification.sampling import TRUNCATIONS
 _prompts = click.option(
     "--prompts",
     metavar="FILE",
-    help="A text file with a prompt a line, or the first turns of .jsonl; - is standard input.",
+    help="Text file with one prompt per line, or .jsonl (first turns); - reads standard input.",
 )
 _prompt = several(click.argument("prompt", nargs=-1), _prompts)
 _target_name = click.option(
-    "--target-name", metavar="NAME", help="What the target is called in the tables (default: after its file)."
+    "--target-name", metavar="NAME", help="Name of the target in tables (default: from its file)."
 )
 _names = several(
-    click.option("--name", metavar="NAME", help="The draft's name (default: after its file or class)."),
+    click.option("--name", metavar="NAME", help="Draft name in tables (default: from its file or class)."),
     _target_name,
 )
-_seconds = number("--seconds", type=float, default=60.0, metavar="S", help="How long.", show_default=True)
+_seconds = number("--seconds", type=float, default=60.0, metavar="S", help="Time budget.", show_default=True)
 _drawn = setting_options(*TRUNCATIONS, "seed", "n_threads", seed="0")
 _judged = several(setting_option("verify", "rejection"), _drawn)
-_json = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 _LISTS: Final[dict[str, Any]] = {"gammas": integers, "temperatures": numbers, "leniences": numbers}
-_GAMMAS, _TEMPERATURES, _TIMING = "Drafted tokens a round", "Of target and drafts", "Measure times too"
+_GAMMAS, _TEMPERATURES, _TIMING = "Draft tokens per round", "Sampling temperatures", "Measure times too"
 _LINES: Final[dict[str, Any]] = {"progress": False, "say": partial(click.echo, err=True)}
-"""Arguments with which rows are printed as they are measured, in place of a progress bar."""
+"""Arguments that print rows as they are measured, instead of a progress bar."""
 
 
 def _parameters(function: Callable[..., Any], **said: str) -> Callable[[Function], Function]:
-    """Options for parameters of a function: what each is, and its default."""
+    """Make options for parameters of a function, with their help texts and its defaults."""
     options = []
     for name, text in said.items():
         default, flag = signature(function).parameters[name].default, f"--{name.replace('_', '-')}"
@@ -83,7 +83,7 @@ def _parameters(function: Callable[..., Any], **said: str) -> Callable[[Function
 
 
 def _print(found: Any, as_json: bool) -> int:
-    """Print what was found, as tables that fit the terminal or as one object of JSON; return the status."""
+    """Print a result as tables that fit the terminal or as one JSON object; return the exit status."""
     if as_json:
         print(json_line(found.to_dict()))
     else:
@@ -92,7 +92,7 @@ def _print(found: Any, as_json: bool) -> int:
 
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, without those of models; a progress bar for somebody who looks."""
+    """Return the given options except those of models, with a progress bar on a terminal."""
     models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang", "name", "target_name")
     found = {
         name: list(value) if isinstance(value, tuple) else value
@@ -104,7 +104,7 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named(given: dict[str, Any], target: Any, draft: Any = None) -> tuple[Any, Any]:
-    """Target and draft, each with its name for tables if it is given one."""
+    """Pair target and draft with their names for tables, if given."""
     pairs = ((given["target_name"], target), (given.get("name"), draft))
     named = [one if name is None or one is None else {name: one} for name, one in pairs]
     return named[0], named[1]
@@ -112,31 +112,31 @@ def _named(given: dict[str, Any], target: Any, draft: Any = None) -> tuple[Any, 
 
 @verb(
     "measure",
-    "specdec measure                                              the pair in the package",
+    "specdec measure                                              the bundled pair",
     "specdec measure --target big --draft small --prompts mine.txt",
     "specdec measure --draft ngram:novels.txt --gammas 1,2,4 --temperatures 0,0.7",
-    "specdec measure --no-timing --json > measured.json           acceptance alone",
+    "specdec measure --no-timing --json > measured.json           acceptance only",
 )
 @_prompt
 @model_options
 @_names
 @_parameters(
     measure, gammas=_GAMMAS, temperatures=_TEMPERATURES, leniences="1 is exact", timing=_TIMING,
-    n_tokens="Tokens at each temperature",
+    n_tokens="Tokens per temperature",
 )  # fmt: skip
-@_parameters(Timing, repeats="Timed runs of each kind")
+@_parameters(Timing, repeats="Timed runs of each configuration")
 @_seconds
 @_drawn
 @_json
 def measure_verb(
     prompt: tuple[str, ...], prompts: str | None, as_json: bool, repeats: int | None, **given: Any
 ) -> int:
-    """Measure how well a draft predicts a target, what both cost and what speculation gains.
+    """Measure a draft's acceptance rate, its cost and the speed-up on a target.
 
-    The target continues the prompts; by default a few openings of English sentences. It prints
-    alpha with its interval, the cost coefficient c, the time of a run by its positions, and speed-ups,
-    predicted and measured, with their spread. Rows are shown on standard error as they are measured; the
-    tables come at the end, after --seconds, or with Ctrl-C.
+    The target continues the prompts, by default a few English sentence openings. Print alpha with its
+    interval, the cost coefficient c, the time of a forward pass by number of positions, and predicted and
+    measured speed-ups with their spread. Rows go to standard error as they are measured; tables follow at
+    the end, after --seconds, or on Ctrl-C.
     """
     texts = given_prompts(prompt, prompts)
     target, draft = open_pair(given)
@@ -148,7 +148,7 @@ def measure_verb(
 
 @verb(
     "compare",
-    "specdec compare embedded prompt-lookup lookahead:2,2                  for the target in the package",
+    "specdec compare embedded prompt-lookup lookahead:2,2         for the bundled target",
     "specdec compare --target big small=path/to/small copies=prompt-lookup --prompts mine.txt",
     "specdec compare --target big both=ensemble:prompt-lookup+path/to/small small=path/to/small --gammas 2,4",
 )
@@ -158,16 +158,16 @@ def measure_verb(
 @_prompts
 @_parameters(
     compare, temperatures=_TEMPERATURES, timing=_TIMING, gammas=f"{_GAMMAS} (default: each draft's own)",
-    n_tokens="New tokens of each draft in each turn", repeats="Turns",
+    n_tokens="New tokens per draft and repetition", repeats="Repetitions",
 )  # fmt: skip
 @_judged
 @_json
 def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
-    """Compare drafts of any kind for one target, by running them in turns on the same prompts.
+    """Compare drafts of any type for one target, in interleaved runs on the same prompts.
 
-    A DRAFT is what --draft takes elsewhere: a name (specdec drafts lists them), a path or a hub name. In the
-    tables it is called NAME, or as it was given, a path by its last folder. One table has acceptance, tokens
-    per run of the target, costs and speed-ups with their spread; others have them by position and by prompt.
+    A DRAFT is a name (see specdec drafts), a path or a hub name, as for --draft. Tables call it NAME; the
+    default is the text given, or a path's last folder. One table has acceptance, tokens per target forward
+    pass, costs and speed-ups with their spread; others show them by position and by prompt.
     """
     target = open_target(given)
     texts = given_prompts((), prompts)
@@ -176,7 +176,7 @@ def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **
 
 
 def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
-    """The drafts of a command line by their names in tables."""
+    """Return the drafts of a command line by their names in tables."""
     found: dict[str, str] = {}
     unnamed = [text for text in given if "=" not in text]
     short = dict(zip(unnamed, short_names(unnamed), strict=True))
@@ -184,33 +184,33 @@ def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
         name, equals, draft = text.partition("=")
         name, draft = (name, draft) if equals else (short[text], text)
         if not name or not draft:
-            raise click.UsageError(f"{text!r} is no draft; expected NAME=DRAFT or DRAFT")
+            raise click.UsageError(f"{text!r} is not a draft; expected NAME=DRAFT or DRAFT")
         if name in found:
-            raise click.UsageError(f"two drafts are called {name!r}; expected NAME=DRAFT with other names")
+            raise click.UsageError(f"two drafts are called {name!r}; expected NAME=DRAFT with unique names")
         found[name] = draft
     return found
 
 
 @verb(
     "tune",
-    "specdec tune                                         the pair in the package",
+    "specdec tune                                         the bundled pair",
     "specdec tune --target big --draft small --prompts mine.txt --temperature 0.7",
-    "specdec tune --target my-exits --draft early-exit          which layer should draft, and how far",
-    "specdec tune --json | jq .gamma                      the number alone",
+    "specdec tune --target my-exits --draft early-exit          choose the exit layer too",
+    "specdec tune --json | jq .gamma                      only the number",
 )
 @_prompt
 @model_options
 @_names
-@_parameters(tune, max_gamma="The largest gamma looked at", n_tokens="Tokens that the target generates")
+@_parameters(tune, max_gamma="Largest gamma to consider", n_tokens="Tokens for the target to generate")
 @setting_option("temperature", "0")
 @_drawn
 @_json
 def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
-    """Choose gamma, the drafted tokens a round, by what is measured on this machine.
+    """Choose gamma, the draft tokens per round, from measurements on this machine.
 
-    The acceptance rate, the cost of the draft and the time of verification say what each gamma gains; the
-    best one is marked. Prompts that resemble your use give the gamma of your use. With --draft early-exit,
-    try every layer at which the target may exit, and mark the best.
+    Predict the speed-up of each gamma from the acceptance rate, the draft's cost and the verification time,
+    and mark the best. Use prompts that resemble yours. With --draft early-exit, also try every exit layer of
+    the target.
     """
     texts = given_prompts(prompt, prompts)
     target, draft = _target_and_exits(given) if given["draft"] == "early-exit" else open_pair(given)
@@ -218,18 +218,18 @@ def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **giv
 
 
 def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
-    """The target, and all layers at which it may be left."""
+    """Load the target, to be drafted for by its own early exits."""
     if given["draft_dtype"] is not None:
-        found = f"--draft-dtype is {given['draft_dtype']}, but an exit has the weights of the target"
+        found = f"--draft-dtype is {given['draft_dtype']}, but an early exit uses the target's weights"
         raise InputError(f"{found}; expected --dtype")
     if given["name"] is not None:
-        raise InputError("--name is for one draft, and exits are several; expected none")
+        raise InputError("--name is for one draft, but --draft early-exit tries several; leave it out")
     return open_target(given), EarlyExit
 
 
 @verb(
     "bench",
-    "specdec bench question.jsonl                                  the pair in the package",
+    "specdec bench question.jsonl                                  the bundled pair",
     "specdec bench question.jsonl --target big --draft small --answers answers",
     "specdec bench qualitative.parquet --draft prompt-lookup --limit 5 --category coding",
     "specdec bench prompts.jsonl --target big --gamma auto --draft small --json > bench.json",
@@ -237,34 +237,29 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
 @click.argument("questions", metavar="FILE")
 @model_options
 @_names
-@click.option("--category", "categories", multiple=True, metavar="NAME", help="This alone; repeatable.")
-@number("--limit", help="The first so many questions of each category.")
+@click.option("--category", "categories", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+@number("--limit", help="Use only the first N questions of each category.")
 @setting_option("gamma")
-@setting_option("max_new_tokens", "1024", "Of each turn")
+@setting_option("max_new_tokens", "1024", "New tokens per turn")
 @setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="rejection")
-@click.option("--ignore-eos", is_flag=True, help="Continue after an end of text: every answer has N tokens.")
-@setting_option("seed", "0", "Of the first repetition")
-@_parameters(bench, repeats="How often all questions are answered", plain="Answer without the draft too")
+@click.option("--ignore-eos", is_flag=True, help="Ignore end-of-text tokens: every answer has N tokens.")
+@setting_option("seed", "0", "Seed of the first repetition")
+@_parameters(bench, repeats="Repetitions of all questions", plain="Also answer without the draft")
 @click.option(
-    "--chat/--no-chat", default=None, help="Through the chat template (default: where there is one)."
+    "--chat/--no-chat", default=None, help="Apply the chat template (default: if the model has one)."
 )
-@click.option(
-    "--too-long", type=click.Choice(("error", "skip")), help="Questions that do not fit (default: error)."
-)
-@click.option(
-    "--answers", metavar="DIR", help="Keep the answers, as Spec-Bench has them; an interrupted run goes on."
-)
+@click.option("--too-long", type=click.Choice(("error", "skip")), help="Too long questions (default: error).")
+@click.option("--answers", metavar="DIR", help="Save answers as Spec-Bench does; resume an interrupted run.")
 @setting_option("n_threads")
 @_json
 def bench_verb(
     questions: str, as_json: bool, categories: tuple[str, ...], limit: int | None, **given: Any
 ) -> int:
-    """Answer the questions of a benchmark with and without a draft, and count by category.
+    """Run a benchmark's questions with and without a draft, and report by category.
 
-    FILE is Spec-Bench's question.jsonl, a file of SPEED-Bench, or any JSONL of prompts: a text, or an object
-    with turns, prompt, messages or question, a line. It prints tokens per second, the speed-up with its
-    spread, alpha, and vLLM's mean_acceptance_length and draft_acceptance_rate. The answers in DIR are in
-    Spec-Bench's format.
+    FILE is Spec-Bench's question.jsonl, a SPEED-Bench file, or JSONL with one prompt per line: a string, or
+    an object with turns, prompt, messages or question. Print tokens per second, the speed-up with its
+    spread, alpha, and vLLM's mean_acceptance_length and draft_acceptance_rate.
     """
     pair = _named(given, *open_pair(given, optional=True))
     asked = read_questions(questions, categories=categories or None, limit=limit)
@@ -273,10 +268,10 @@ def bench_verb(
 
 @verb(
     "recommend",
-    "specdec recommend embedded                                  what needs no model",
+    "specdec recommend embedded                                  drafts that need no model",
     "specdec recommend big path/to/small --prompts mine.txt",
     "specdec recommend big Qwen/Qwen3-0.6B copies=prompt-lookup --temperature 0.7",
-    "specdec recommend big path/to/small --json | jq .reason     the choice in a sentence",
+    "specdec recommend big path/to/small --json | jq .reason     the choice, in one sentence",
 )
 @click.argument("target", metavar="TARGET")
 @click.argument("drafts", metavar="[[NAME=]DRAFT...]", nargs=-1)
@@ -284,22 +279,21 @@ def bench_verb(
 @_target_name
 @_prompts
 @click.option(
-    "--gammas", "--gamma", type=integers, metavar="N,N", help=f"{_GAMMAS} (default: 2, 4, 8, each draft's)."
+    "--gammas", "--gamma", type=integers, metavar="N,N", help=f"{_GAMMAS} (default: 2, 4, 8, the draft's)."
 )
 @setting_option("temperature", "0")
-@number("--n-tokens", "--max-new-tokens", help="New tokens of each draft in each turn (default: 120).")
-@_parameters(recommend_draft, repeats="Turns")
+@number("--n-tokens", "--max-new-tokens", help="New tokens per draft and repetition (default: 120).")
+@_parameters(recommend_draft, repeats="Repetitions")
 @_seconds
 @_judged
 @_json
 def recommend_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
-    """Say which drafts fit a target, by which way, what they give, what they take, and which to take.
+    """Check which drafts fit a target, measure their speed-up and memory, and recommend one.
 
-    TARGET is a path or a hub name, or embedded. A DRAFT is what --draft takes elsewhere; a model may have
-    another vocabulary than the target, and is then measured by each way that leads back. Without a DRAFT it
-    measures what needs no model, and lists small public models with the target's vocabulary, by name. Rows
-    are shown on standard error as they are measured; the tables come at the end, after --seconds, or with
-    Ctrl-C.
+    TARGET is a path, a hub name or "embedded". A DRAFT is what --draft takes; a model with another vocabulary
+    is measured with each translation method. Without a DRAFT, measure the drafts that need no model and list
+    small public models with the target's vocabulary. Rows go to standard error as they are measured; tables
+    follow at the end, after --seconds, or on Ctrl-C.
     """
     target = open_target(given)
     texts = given_prompts((), prompts)

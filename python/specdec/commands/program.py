@@ -1,4 +1,4 @@
-"""The program `specdec`: which verb is meant, how it is carried out, what the process exits with."""
+"""The `specdec` program: verb dispatch, error reporting and exit statuses."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from specdec.commands.verb import CONTEXT, EXIT_INTERRUPTED, EXIT_OK, VERBS, by_
 from specdec.errors import SpecdecError, printable
 
 PROMPT_VERB: Final = "prompt-alone"
-"""The verb that is meant where none is named: `specdec "Once upon a time"`."""
+"""The implicit verb of a command line that names none: `specdec "Once upon a time"`."""
 
 EXIT_ERROR, EXIT_NO_READER = 2, 141
 _MODULES: Final = {
     **dict.fromkeys(("bench", "compare", "measure", "recommend", "tune"), "measuring_verbs"),
     **dict.fromkeys(("convert", "drafts", "eval", "train"), "tool_verbs"),
 }
-"""Modules of verbs that share one."""
+"""Modules that hold several verbs."""
 _COMPLETION: Final = "_SPECDEC_COMPLETE"
 _SIMILAR: Final = 0.8
-"""Similarity, from 0 to 1, from which on a word is taken for a misspelled verb."""
+"""Minimum similarity (0 to 1) at which a word counts as a misspelled verb."""
 
 
 class Program(click.Group):
-    """The verbs, each in a module of its own; a command line without a verb is a prompt."""
+    """Command group that imports verbs lazily and treats a command line without a verb as a prompt."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs in the order of the help."""
+        """Return the verbs in help order."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb of this name; its module is imported now."""
+        """Import and return the verb of this name."""
         if cmd_name == PROMPT_VERB:
             return prompt_command()
         if cmd_name not in VERBS:
@@ -49,18 +49,18 @@ class Program(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read what stands before the verb; without a verb all of it belongs to the prompt."""
-        if not args and ctx.resilient_parsing:  # the shell asks which words may come here
+        """Parse the arguments; without a verb all of them belong to the prompt."""
+        if not args and ctx.resilient_parsing:  # shell completion
             return super().parse_args(ctx, args)
         if args and not ctx.resilient_parsing and (meant := _meant_by(args)):
             raise click.UsageError(
-                f"there is no verb {args[0]!r}; did you mean specdec {meant}? A prompt that begins with this "
-                f"word goes after two dashes: specdec -- {shlex.join(args)}"
+                f"there is no verb {args[0]!r}; did you mean specdec {meant}? To use it as a prompt, put two "
+                f"dashes before it: specdec -- {shlex.join(args)}"
             )
         return super().parse_args(ctx, args if args and args[0] in VERBS else [PROMPT_VERB, *args])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """The verbs that begin so, and the options of a command line without a verb."""
+        """Complete verbs, and the options of a command line without a verb."""
         return super().shell_complete(ctx, incomplete) + prompt_command().shell_complete(ctx, incomplete)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -69,8 +69,8 @@ class Program(click.Group):
         formatter.write_usage("specdec", "VERB [OPTIONS] ...", prefix="       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The verbs, then the options of a command line without one."""
-        with formatter.section("Verbs (specdec VERB --help says more)"):
+        """Write the verbs, then the options of a command line without one."""
+        with formatter.section("Verbs (specdec VERB --help describes each)"):
             formatter.write_dl(list(VERBS.items()))
         prompt_command().format_options(ctx, formatter)
 
@@ -83,7 +83,7 @@ class Program(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """As of other commands, with the exit statuses of `main`."""
+        """Run like any click command, with the exit statuses of `specdec.commands.program.main`."""
         status = _status(list(sys.argv[1:] if args is None else args))
         if standalone_mode:
             sys.exit(status)
@@ -91,7 +91,7 @@ class Program(click.Group):
 
 
 def prompt_command() -> click.Command:
-    """The command of a command line without a verb."""
+    """Import and return the command for a command line without a verb."""
     command: click.Command = import_module("specdec.commands.prompt_command").command
     return command
 
@@ -107,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0; 1 if outputs differ that must be identical, which would be a fault of specdec; 2 on
-        bad input; 130 on Ctrl-C; 141 if standard output was closed.
+        Exit status: 0 on success; 1 if outputs differ that must be identical (a bug in specdec); 2 on bad
+        input; 130 on Ctrl-C; 141 if standard output was closed.
     """
     return int(program.main(argv, standalone_mode=False))
 
@@ -118,7 +118,7 @@ def _status(given: list[str]) -> int:
         return shell_complete(program, {}, "specdec", _COMPLETION, instruction)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character shall not end the run
+            stream.reconfigure(errors="replace")  # do not fail on characters the terminal lacks
     name, hint = _name(given), ""
     try:
         with warnings.catch_warnings():
@@ -132,7 +132,7 @@ def _status(given: list[str]) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has gone; nothing more may be flushed to it
+    except BrokenPipeError:  # the reader (such as head) exited: discard the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
     except click.ClickException as error:
@@ -148,27 +148,27 @@ def _status(given: list[str]) -> int:
 
 
 def _name(given: Sequence[str]) -> str:
-    """The program and the verb, for messages."""
+    """Return the program and verb as messages name them."""
     words = ["specdec", *given[:1]] if given and given[0] in VERBS else ["specdec"]
     return " ".join([*words, "draft"] if given[:2] == ["train", "draft"] else words)
 
 
 def _meant_by(given: Sequence[str]) -> str:
-    """Return the verb that a misspelled first word means; "" for a prompt."""
+    """Return the verb that a misspelled first word probably means; "" for a prompt."""
     first, *rest = given
     if first == "help" and (not rest or rest[0] in VERBS):
         return " ".join([*rest[:1], "--help"])
-    if first.startswith(tuple(VERBS)) or " " in first:  # a verb, an inflection of it ("measured by"), a text
+    if first.startswith(tuple(VERBS)) or " " in first:  # a verb, its inflection ("measured by"), or prose
         return ""
     return next(iter(get_close_matches(first, VERBS, 1, _SIMILAR)), "")
 
 
 def _hint(name: str, given: Sequence[str], error: click.ClickException) -> str:
     """Return advice for a command line that cannot be parsed."""
-    hint = f"{name} --help says what there is."
+    hint = f"Try {name} --help."
     if _may_be_prose(given, error):
         prompt = shlex.join(given)
-        hint += f" A prompt that begins with the word {given[0]} goes after two dashes: specdec -- {prompt}"
+        hint += f" To use {given[0]!r} as the start of a prompt, put two dashes first: specdec -- {prompt}"
     return hint
 
 
@@ -189,19 +189,19 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 program = Program(
     "specdec",
-    help="Exact speculative decoding on CPUs. A prompt alone is continued with and without a draft: every "
-    "round is shown as in Figure 1 of arXiv 2211.17192, then the text, then the figures of both runs. The "
-    "other things it does are verbs.",
+    help="Exact speculative decoding on CPUs. Given only a prompt, decode it with and without a draft: show "
+    "each round as in Figure 1 of arXiv 2211.17192, then the text, then statistics of both runs. "
+    "Verbs do everything else.",
     epilog=examples(
-        'specdec "Once upon a time"                      the trained pair in the package',
-        "specdec --target big --draft small A ship       a pair of yours: paths or hub names",
-        "echo Once upon a time | specdec generate        the text alone, from a pipe",
-        "specdec generate --draft prompt-lookup --json Tell me    another draft; an object of JSON",
+        'specdec "Once upon a time"                      the bundled pair',
+        "specdec --target big --draft small A ship       your own pair: paths or hub names",
+        "echo Once upon a time | specdec generate        prompt from a pipe, text only",
+        "specdec generate --draft prompt-lookup --json Tell me    another draft; JSON output",
         "specdec chat --target model --draft small       a conversation",
-        "specdec -- train of thought                     a prompt that begins with a verb",
+        "specdec -- train of thought                     a prompt that starts with a verb",
     )
-    + '\n\nShell completion: eval "$(_SPECDEC_COMPLETE=bash_source specdec)" in .bashrc; zsh_source and '
-    "fish_source for other shells.",
+    + '\n\nShell completion: add eval "$(_SPECDEC_COMPLETE=bash_source specdec)" to .bashrc, or use '
+    "zsh_source or fish_source.",
     context_settings=CONTEXT,
 )
-"""What `specdec` runs."""
+"""Entry point of the `specdec` command."""

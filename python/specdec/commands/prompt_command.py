@@ -1,4 +1,4 @@
-"""A command line without a verb: its options."""
+"""Options of a command line without a verb."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec.commands.verb import CONTEXT
 
 
 def _show_help(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """The help of the whole program, of which this is the command without a verb."""
+    """Print the help of the whole program."""
     if wanted and not ctx.resilient_parsing:
         click.echo(ctx.find_root().get_help())
         ctx.exit()
@@ -34,16 +34,16 @@ _EAGER: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": Fal
 @model_options
 @decoding_options(
     temperature=f"{READABLE['temperature']}, or 0 with --source",
-    repetition_penalty=f"{READABLE['repetition_penalty']}, or 1 where --temperature or --source is given",
-    verify="coupled, which samples the same text with and without a draft, so that the two can be compared; "
-    "rejection where --lenience is given. rejection and block accept more",
+    repetition_penalty=f"{READABLE['repetition_penalty']}, or 1 with --temperature or --source",
+    verify="coupled, which samples the same text with and without a draft; rejection with --lenience. "
+    "rejection and block accept more",
     seed="0",
 )
-@click.option("--no-color", is_flag=True, help="Marks instead of colors (as with NO_COLOR set).")
-@click.option("--version", callback=_show_version, help="Show the version and the kernels.", **_EAGER)
-@click.option("-h", "--help", callback=_show_help, help="Show this.", **_EAGER)
+@click.option("--no-color", is_flag=True, help="Use marks instead of colors (as with NO_COLOR set).")
+@click.option("--version", callback=_show_version, help="Show the version and kernels, then exit.", **_EAGER)
+@click.option("-h", "--help", callback=_show_help, help="Show this message and exit.", **_EAGER)
 def command(prompt: tuple[str, ...], source: str | None, no_color: bool, **given: Any) -> int:
-    """Continue a prompt by exact speculative decoding, and compare with plain decoding."""
+    """Continue a prompt by speculative decoding and compare it with plain decoding."""
     from specdec.commands.side_by_side import run_side_by_side
 
     return run_side_by_side(prompt, source, not no_color, given)

@@ -1,4 +1,4 @@
-"""`specdec serve`: a server for programs that speak the OpenAI API."""
+"""`specdec serve`: an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from specdec.text_files import read_text_file
 
 _KEY: Final = "SPECDEC_API_KEY"
 _LIMITS: Final = {
-    "n_waiting": "Texts that wait, then status 429.",
-    "n_body_bytes": "Of a request.",
-    "n_new_tokens": "New tokens of a text (default: what its room is).",
-    "n_texts": "Texts of a request.",
-    "n_constraint_bytes": "Of a schema, a regular expression or a grammar.",
-    "n_connections": "At once; a new one then takes the place of an idle one.",
-    "idle_s": "That a connection may be idle.",
-    "event_s": "Seconds between two events of a stream at least.",
+    "n_waiting": "Most sequences that wait for a slot; more get status 429.",
+    "n_body_bytes": "Largest request body.",
+    "n_new_tokens": "Most new tokens of a sequence (default: what fits its context).",
+    "n_texts": "Most sequences of a request.",
+    "n_constraint_bytes": "Largest schema, regular expression or grammar.",
+    "n_connections": "Most open connections; a new one then replaces the longest idle one.",
+    "idle_s": "Longest time a connection may be idle.",
+    "event_s": "Shortest time between two events of a stream.",
 }
-"""Fields of `ServerLimits` that have an option."""
+"""Fields of `ServerLimits` that have an option, with their help."""
 
 
 def _limit(name: str, text: str) -> Any:
@@ -54,66 +54,66 @@ def _limit(name: str, text: str) -> Any:
 
 @verb(
     "serve",
-    "specdec serve                                                the pair in the package",
-    "specdec serve --target big --draft small --gamma auto        two models of yours",
-    "specdec serve --target model.gguf --draft prompt-lookup --port 9000   a GGUF file; a draft by name",
-    "SPECDEC_API_KEY=... specdec serve --host 0.0.0.0             for other machines, with a key",
+    "specdec serve                                                the bundled pair",
+    "specdec serve --target big --draft small --gamma auto        your own pair",
+    "specdec serve --target model.gguf --draft prompt-lookup --port 9000   a GGUF file, a draft by name",
+    "SPECDEC_API_KEY=... specdec serve --host 0.0.0.0             reachable from other machines",
 )
 @drafts_options
-@click.option("--host", default="127.0.0.1", metavar="NAME", help="Where to listen.", show_default=True)
-@number("--port", default=8000, help="0: any free one.", show_default=True)
+@click.option("--host", default="127.0.0.1", metavar="NAME", help="Address to listen on.", show_default=True)
+@number("--port", default=8000, help="Port to listen on; 0 picks a free one.", show_default=True)
 @click.option(
     "--name",
     "names",
     multiple=True,
     metavar="NAME",
-    help="What clients call the model; may be given more than once (default: of the target's path).",
+    help="Model name for clients; repeatable (default: from the target's path).",
 )
 @click.option(
     "--adapter",
     "adapters",
     multiple=True,
     metavar="NAME=FOLDER",
-    help="A LoRA adapter (PEFT) of the target, which clients choose as the model NAME; may be repeated.",
+    help="LoRA adapter (PEFT) that clients select as model NAME; repeatable.",
 )
-@setting_option("gamma", "as the draft asks", "Drafted tokens a round at most, or 'auto': as many as pay")
-@number("--slots", default=16, help="Texts decoded at once.", show_default=True)
-@number("--text-tokens", help="Tokens of a text, prompt and all (default: the context, 4096 at most).")
-@number("--cache-bytes", default=2**30, help="Memory for what was read, 0: none.", show_default=True)
+@setting_option("gamma", "the draft's own", "Most draft tokens per round; 'auto' adapts to measured speed")
+@number("--slots", default=16, help="Sequences decoded at once.", show_default=True)
+@number("--text-tokens", help="Most tokens of a sequence with its prompt (default: the context, up to 4096).")
+@number("--cache-bytes", default=2**30, help="Memory for the prefix cache; 0 disables it.", show_default=True)
 @click.option(
     "--recommended",
     is_flag=True,
-    help="Sample as the model's authors recommend where a request does not say.",
+    help="Use the model authors' sampling settings where a request sets none.",
 )
 @template_option
 @click.option(
     "--tool-format",
     type=click.Choice(list(TOOL_FORMATS)),
     metavar="FORMAT",
-    help=f"How the model writes calls: {', '.join(TOOL_FORMATS)} (default: as its template says).",
+    help=f"Format of tool calls: {', '.join(TOOL_FORMATS)} (default: from the chat template).",
 )
-@click.option("--plain-without-draft", is_flag=True, help="Serve plainly if the draft cannot be loaded.")
+@click.option("--plain-without-draft", is_flag=True, help="Serve without a draft if it cannot be loaded.")
 @click.option(
     "--api-key-file",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help=f"Clients must send the key in it (default: that in the environment variable {_KEY}).",
+    help=f"File with the API key that clients must send (default: environment variable {_KEY}).",
 )
 @several(*(_limit(name, text) for name, text in _LIMITS.items()))
 @click.option(
     "--drain-seconds",
     type=float,
     metavar="S",
-    help="Time for texts to end when the server is stopped (default: as much as they need).",
+    help="Time for running requests to finish on shutdown (default: no limit).",
 )
-@click.option("--log-requests", is_flag=True, help="A line for each request; nothing of its text.")
+@click.option("--log-requests", is_flag=True, help="Log one line per request, without its text.")
 @threads_option
 def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
-    """Serve a model over HTTP to programs that speak the OpenAI API.
+    """Serve a model over HTTP with the OpenAI API.
 
-    /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize, /tokenizer_info,
-    /health and /metrics. docs/SERVER.md says which fields are taken. Ctrl-C or SIGTERM stops the server when
-    the texts that are being written have ended; once more, at once.
+    Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
+    /tokenizer_info, /health, /metrics. docs/SERVER.md lists the supported fields. Ctrl-C or SIGTERM stops the
+    server after running requests finish; a second one stops it immediately.
     """
     server_of = _server()
     key = _api_key(given["api_key_file"])
@@ -146,7 +146,7 @@ def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> No
             service, host=host, port=port, api_key=key, drain_s=given["drain_seconds"], log=log
         )
         named = " or ".join(service.draft_names)
-        drafting = f"with {named}" if named else "plainly, without a draft"
+        drafting = f"with {named}" if named else "without a draft"
         server.run(lambda url: _print(f"{service.name!r} {drafting} at {url}/v1"))
 
 
@@ -155,7 +155,7 @@ def _print(line: str) -> None:
 
 
 def _server() -> Any:
-    """The class of servers; its packages are an extra."""
+    """Import the server class, whose packages are optional."""
     try:
         from specdec.serve.server import Server
     except ImportError as error:
@@ -169,7 +169,7 @@ def _server() -> Any:
 
 
 def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:
-    """The target with each adapter, by the names that clients choose."""
+    """Return the target with each adapter, by model name."""
     found: dict[str, Model] = {}
     for one in given:
         name, _, folder = one.partition("=")
@@ -180,18 +180,18 @@ def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> d
 
 
 def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
-    """Return the drafts by name; without --draft and --target, the embedded draft."""
+    """Return the drafts by name; without --draft and --target, the bundled draft."""
     texts: tuple[str, ...] = given["drafts"]
     if not texts and given["target"] is None:
         texts = (EMBEDDED,)
     asked = [_asked(text) for text in texts]
     for i, (name, text) in enumerate(asked):
         if len(asked) > 1 and name == texts[i]:
-            raise InputError(f"--draft {text}: has no name; expected NAME={text}, as there are several")
+            raise InputError(f"--draft {text}: has no name; expected NAME={text} with several drafts")
         if name in PLAIN_WORDS:
-            raise InputError(f"--draft {name}={text}: requests ask for no draft so; expected another name")
+            raise InputError(f"--draft {name}={text}: this name means no draft; expected another name")
         if any(name == other for other, _ in asked[:i]):
-            raise InputError(f"--draft {name}={text}: the name stands twice; expected each once")
+            raise InputError(f"--draft {name}={text}: the name is already used; expected unique names")
     found: dict[str, Model | Draft] = {}
     for name, text in asked:
         try:
@@ -199,8 +199,8 @@ def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
         except (SpecdecError, OSError) as error:
             if not given["plain_without_draft"]:
                 raise
-            one = f" {name}, which is left out" if len(asked) > 1 else ", so texts are decoded plainly"
-            _print(f"warning: no draft{one}: {error}")
+            one = f"draft {name} left out" if len(asked) > 1 else "serving without a draft"
+            _print(f"warning: {one}: {error}")
     return found
 
 
@@ -208,13 +208,13 @@ _NAMED: Final = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 def _asked(text: str) -> tuple[str, str]:
-    """(what requests call a draft, its path or name); both are the text, unless it has a name of its own."""
+    """Split NAME=DRAFT into name and draft; without NAME both are the text."""
     found = None if Path(text).exists() else _NAMED.fullmatch(text)
     return (text, text) if found is None else (found[1], found[2])
 
 
 def _name(given: str | None, target: Model) -> str:
-    """What the model is called where nobody says: a hub name as it is, of a path the last part."""
+    """Return the default model name: a hub name unchanged, or the last part of a path."""
     if given is None or given == EMBEDDED:
         return EMBEDDED
     return Path(given).absolute().name if Path(given).exists() else given
@@ -223,5 +223,5 @@ def _name(given: str | None, target: Model) -> str:
 def _api_key(path: str | None) -> str | None:
     key = os.environ.get(_KEY) if path is None else read_text_file(Path(path), "a key").strip()
     if key is not None and not key.strip():
-        raise InputError(f"the API key in {_KEY if path is None else path} is empty; expected a text")
+        raise InputError(f"the API key in {_KEY if path is None else path} is empty; expected a key")
     return key

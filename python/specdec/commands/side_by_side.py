@@ -1,4 +1,4 @@
-"""A command line without a verb: one prompt, decoded speculatively and plainly, side by side."""
+"""Default command: decode one prompt with and without a draft and compare both."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from specdec.verification.sampling import TRUNCATIONS
 
 _PROMPT = "It was a dark and stormy night, and"
 _N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run
-_ENOUGH_S = 4.0  # seconds after which there are no more than the fewest pairs
-_LONGEST_S = 60.0  # seconds after which there may be fewer
-_STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
+_ENOUGH_S = 4.0  # seconds after which no pairs beyond _N_PAIRS start
+_LONGEST_S = 60.0  # seconds after which no pair starts at all
+_STEADY = 0.15  # largest interquartile range of speed-ups on an idle machine
 _N_WARM_UP = 8  # tokens
 _OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")
 _FIGURES = ("new tokens", "target forward passes", "tokens per pass", "tokens per second")
@@ -46,7 +46,7 @@ EXIT_DIFFERENT = 1
 
 
 def run_side_by_side(prompt: tuple[str, ...], source: str | None, color: bool, given: dict[str, Any]) -> int:
-    """Decode a prompt with and without a draft, and print rounds, text and figures; gives the exit status."""
+    """Decode a prompt with and without a draft; print rounds, text and statistics; return the exit status."""
     load = load_average()
     target, draft = open_pair(given, optional=True)
     text, decoder_prompt = given_text(target, prompt, source)
@@ -74,7 +74,7 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, color: bool, g
     n_threads = number_of(request.options.threads, "thread")
     print(f"{'settings':<18} gamma {shown_gamma}, {n_threads}, kernels {_core.kernels()}")
     if busy := _busy(load, speculative.over(plain)):
-        print(f"{'warning':<18} the machine may be busy, and times unreliable: {busy}")
+        print(f"{'warning':<18} the machine may be busy and times unreliable: {busy}")
     if arguments["temperature"] > 0.0:
         for name, value in _settings(request, shown, given, source, prompt):
             print(f"{name:<18} {value}")
@@ -82,17 +82,17 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, color: bool, g
 
 
 def _arguments(given: dict[str, Any], source: str | None) -> dict[str, Any]:
-    """The keyword arguments of `specdec.generate`."""
+    """Return the keyword arguments of `specdec.generate`."""
     greedy = {"temperature": 0.0}
     default = dict(READABLE) if source is None else greedy
     if given["temperature"] is not None:
-        default = greedy  # which the given one replaces
+        default = greedy  # the given temperature replaces it
     rule = "coupled" if given["lenience"] in (None, 1.0) else "rejection"
     return default | {"verify": rule, "seed": 0} | decoding_arguments(given)
 
 
 def _run_plainly(target: Model, text: str, arguments: dict[str, Any]) -> None:
-    """Without a draft: the text as it comes, and its speed."""
+    """Stream the text without a draft, then print its speed."""
     arguments.pop("gamma", None)
     if target.tokenizer is None:
         result = generate(target, None, text, **arguments)
@@ -107,11 +107,11 @@ def _run_plainly(target: Model, text: str, arguments: dict[str, Any]) -> None:
     values = (trace.n_tokens, trace.n_calls, f"{trace.tokens_per_call:.2f}", f"{trace.tokens_per_s:.1f}")
     print("\n")
     print("\n".join(f"{name:<18} {value:>11}" for name, value in zip(_FIGURES, values, strict=True)))
-    print(f"{'draft':<18} none: plain decoding; --draft DRAFT compares")
+    print(f"{'draft':<18} none (plain decoding); add --draft DRAFT to compare")
 
 
 def _show(request: Request, color: bool) -> Result:
-    """Carry the request out, printing each round when it is done."""
+    """Run the request and print each round as it completes."""
     prompt = request.prompts[0]
     figure = Figure(request.target.tokenizer, prompt.ids, prompt.source_text(request.target))
     print(legend(color=color))
@@ -125,7 +125,7 @@ def _show(request: Request, color: bool) -> Result:
 def _time(
     target: Model, draft: Model | Draft, prompt: str, gamma: int | str | None, options: dict[str, Any]
 ) -> tuple[Configuration, Configuration]:
-    """(plain, speculative) runs in pairs, one after the other, so that both see the same machine."""
+    """Time (plain, speculative) in interleaved pairs of runs, under equal machine load."""
     configurations = Configuration(target, None, **options), Configuration(target, draft, gamma, **options)
     limit = TimeLimit(_LONGEST_S)
     with _status_line() as say:
@@ -134,7 +134,7 @@ def _time(
         for pair in range(_MOST_PAIRS):
             if limit.is_over or (pair >= _N_PAIRS and limit.spent_s > _ENOUGH_S):
                 break
-            say(f"measuring plain and speculative decoding in turns: pair {pair + 1} of {_N_PAIRS} or more")
+            say(f"measuring plain and speculative decoding: pair {pair + 1} of at least {_N_PAIRS}")
             for configuration in configurations if pair % 2 == 0 else reversed(configurations):
                 configuration.decode(pair, prompt)
     return configurations
@@ -142,7 +142,7 @@ def _time(
 
 @contextmanager
 def _status_line() -> Iterator[Callable[[str], None]]:
-    """Give a function that shows a line in place of the last one on a terminal; clear it at the end."""
+    """Yield a function that updates a status line on a terminal; clear the line at the end."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -153,7 +153,7 @@ def _status_line() -> Iterator[Callable[[str], None]]:
 
 
 def _table(plain: Configuration, speculative: Configuration) -> str:
-    """The figures of the two runs side by side, then those of the pair."""
+    """Format the statistics of both runs side by side, then those of the pair."""
     both = [timed.results[-1].trace for timed in (plain, speculative)]
     speeds = [median(timed.tokens_per_s) for timed in (plain, speculative)]
     columns = [
@@ -172,29 +172,29 @@ def _table(plain: Configuration, speculative: Configuration) -> str:
     rate = f"{_number(both[1].acceptance_rate)} (95 %: {_number(low)} to {_number(high)}), per judged token"
     figures = [
         ("acceptance rate α", rate),
-        ("cost coefficient c", f"{_number(math.nan if c is None else c)} (a draft step / a plain step)"),
+        ("cost coefficient c", f"{_number(math.nan if c is None else c)} (draft step / plain step)"),
         ("verification", f"{_number(verify_ratio, 2)} times as long as a plain step"),
-        ("Theorem 3.8", f"{_number(ideal, 2)} (the speed-up if it were only as long as a plain step)"),
+        ("Theorem 3.8", f"{_number(ideal, 2)} (speed-up if verification took only one plain step)"),
         ("measured speed-up", _measured(plain, speculative, ideal)),
     ]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
 def _measured(plain: Configuration, speculative: Configuration, ideal: float) -> str:
-    """The speed-up and its spread, with a mark if it is above that of Theorem 3.8."""
+    """Format the speed-up and its spread; mark values above Theorem 3.8's."""
     speedup = speculative.over(plain)
     value = f"{speedup.median:.2f}{' !' if speedup.median > ideal else ''}"
     pairs = number_of(len(speedup.ratios), "pair")
     found = f"{value} (median of {pairs} of runs: {speedup.low:.2f} to {speedup.high:.2f})"
     if speedup.median > ideal:
-        found += "\n! an error of measurement: verification cannot be faster than a plain step"
+        found += "\n! measurement error: verification cannot be faster than a plain step"
     return found
 
 
 def _busy(load: float, speedup: Speedup) -> str:
-    """Why the times may be wrong; empty where the machine seems to be idle."""
+    """Return why times may be unreliable; empty if the machine seems idle."""
     reasons = []
-    if load >= (n_cpus := os.cpu_count() or 1):  # the load is that of the machine, not of its container
+    if load >= (n_cpus := os.cpu_count() or 1):  # of the machine, not the container
         reasons.append(f"load average {load:.1f} on {number_of(n_cpus, 'CPU')} at the start")
     if speedup.spread > _STEADY:
         reasons.append(f"interquartile range of the speed-ups {100 * speedup.spread:.0f} %")
@@ -204,7 +204,7 @@ def _busy(load: float, speedup: Speedup) -> str:
 
 
 def _models(request: Request, given: dict[str, Any]) -> str:
-    """Target and draft by name, with their number formats."""
+    """Name target and draft with their number formats."""
     names = {"target": given["target"] or EMBEDDED, "draft": given["draft"] or EMBEDDED}
     draft = request.drafting.draft.model if isinstance(request.drafting.draft, ModelDraft) else None
     formats = {"target": request.target.dtype, "draft": None if draft is None else draft.dtype}
@@ -217,13 +217,13 @@ def _models(request: Request, given: dict[str, Any]) -> str:
 def _settings(
     request: Request, shown: Result, given: dict[str, Any], source: str | None, prompt: tuple[str, ...]
 ) -> list[tuple[str, str]]:
-    """How the texts were sampled, and what to try next."""
+    """Return table rows with the sampling settings and the greedy command to try next."""
     sampling = request.sampling
     penalty = sampling.repetition_penalty
     penalized = "" if penalty in (None, 1.0) else f", repetition penalty {penalty:g}"
     found = [("sampling", f"temperature {sampling.temperature:g}{penalized}, seed {shown.seed[0]}")]
     if request.rule == "coupled":
-        found.append(("rule", "coupled: equal texts; --verify rejection accepts more, and gives two samples"))
+        found.append(("rule", "coupled: equal texts; --verify rejection accepts more but samples two texts"))
     else:
         found.append(("rule", request.rule))
     found.append(("greedy texts", shlex.join(_greedy(given, source, prompt))))
@@ -231,7 +231,7 @@ def _settings(
 
 
 def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) -> list[str]:
-    """The command for the same run at temperature 0, without what is said of sampling alone."""
+    """Return the command for the same run at temperature 0, without sampling options."""
     command = ["specdec", "--temperature", "0"]
     names = ("target", "draft", "dtype", "draft_dtype", "source", "src_lang", "tgt_lang")
     command += words_of({**given, "source": source}, names, without=_OF_SAMPLING)
@@ -244,7 +244,7 @@ def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) 
 
 
 def _wrapped(text: str, width: int = 100) -> str:
-    """The text in lines of at most `width` columns; its own line ends stay, control characters are shown."""
+    """Wrap a text at `width` columns; keep its line ends and make control characters visible."""
     return "\n".join(textwrap.fill(visible(line), width) for line in text.split("\n"))
 
 
@@ -253,14 +253,14 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _verdict(plain: Result, speculative: Result, request: Request) -> tuple[str, bool]:
-    """(what to say of the two outputs, whether they are as they must be)."""
+    """Return (description of how the outputs compare, whether that is correct)."""
     if request.options.lenience < 1.0:
-        return "lenient: not the target's own (appendix A.5)", True
+        return "lenient: not the target's distribution (appendix A.5)", True
     if not request.sampling.greedy and request.rule != "coupled":
-        return "two samples of one distribution, the target's own", True
+        return "two samples of the target's distribution", True
     if plain.tokens == speculative.tokens and plain.text == speculative.text:
         return f"identical, all {len(plain.tokens)} tokens", True
     pairs = zip(plain.tokens, speculative.tokens, strict=False)
     shorter = min(len(plain.tokens), len(speculative.tokens))
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
-    return f"DIFFERENT from token {at} on; this must not happen, please report it", False
+    return f"DIFFERENT from token {at} on; this is a bug, please report it", False

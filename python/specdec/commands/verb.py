@@ -1,4 +1,4 @@
-"""What the verbs have in common: help with examples, kinds of values, results as JSON."""
+"""Shared parts of the verbs: help with examples, option values, JSON output."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 10
 """Settings of every command."""
 
 VERBS: Final = {
-    "generate": "Continue a prompt and print the text alone.",
-    "chat": "Talk with a model that has a chat template.",
-    "serve": "Serve a model to programs that speak the OpenAI API.",
-    "bench": "Answer the questions of a benchmark with and without a draft.",
-    "eval": "Evaluate a model by lm-evaluation-harness.",
+    "generate": "Continue a prompt and print only the new text.",
+    "chat": "Chat with a model that has a chat template.",
+    "serve": "Serve a model over the OpenAI API.",
+    "bench": "Run a benchmark's questions with and without a draft.",
+    "eval": "Evaluate a model with lm-evaluation-harness.",
     "compare": "Compare several drafts of one target.",
-    "recommend": "Recommend a draft for a target: which fit, and which is fastest.",
-    "measure": "Measure how well a draft predicts, what it costs and what it gains.",
+    "recommend": "Find compatible drafts for a target and recommend the fastest.",
+    "measure": "Measure a draft's acceptance rate, cost and speed-up.",
     "tune": "Choose gamma for a pair on this machine.",
-    "drafts": "List the drafts that --draft takes by name.",
+    "drafts": "List the draft names that --draft accepts.",
     "train": "Train a draft for a target.",
-    "convert": "Write a model in another file format.",
+    "convert": "Convert a model to another file format.",
 }
-"""One line of help for each verb."""
+"""One-line help of each verb."""
 
 EXIT_OK: Final = 0
 EXIT_INTERRUPTED: Final = 130
@@ -40,17 +40,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def examples(*lines: str) -> str:
-    """Examples for the end of a help page, which is not to be wrapped."""
+    """Format the examples of a help page so that click does not wrap them."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def verb(name: str, *lines: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A decorator: the function is the command of a verb; its docstring is the help, `lines` are examples."""
+    """Decorate a function as the command of a verb; its docstring is the help, `lines` are examples."""
     return click.command(name, epilog=examples(*lines), context_settings=CONTEXT)
 
 
 def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several options as one decorator, in the order of the help."""
+    """Combine options into one decorator, in help order."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):
@@ -61,19 +61,19 @@ def several(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
 
 
 number = partial(click.option, type=int, metavar="N")
-"""An option whose value is a whole number."""
+"""An integer option."""
 
 
 def gamma_value(text: str) -> int | str:
-    """The value of --gamma: a whole number, or "auto"."""
+    """Parse --gamma: an integer or "auto"."""
     try:
         return text if text == "auto" else int(text)
     except ValueError:
-        raise click.BadParameter(f"{shown(text)} is no whole number and not 'auto'") from None
+        raise click.BadParameter(f"{shown(text)}; expected an integer or 'auto'") from None
 
 
 def _list_of(number: Callable[[str], Any], expected: str) -> Callable[[str], list[Any]]:
-    """Values with commas."""
+    """Make a parser of comma-separated values."""
 
     def read(text: str) -> list[Any]:
         try:
@@ -84,12 +84,12 @@ def _list_of(number: Callable[[str], Any], expected: str) -> Callable[[str], lis
     return read
 
 
-integers = _list_of(int, "whole numbers such as 1,2,4")
+integers = _list_of(int, "integers such as 1,2,4")
 numbers = _list_of(float, "numbers such as 0,0.7")
 
 
 def json_line(value: Any) -> str:
-    """A value as one line of JSON, in ASCII; what is not finite becomes null, for JSON has no such number."""
+    """Format a value as one line of ASCII JSON; numbers that are not finite become null."""
     return json.dumps(without_nan(value), allow_nan=False)
 
 
@@ -112,11 +112,11 @@ OPTION_OF: Final = {
     "regex": "--regex",
     "grammar": "--grammar",
 }
-"""Options by the arguments that they become."""
+"""Option of each argument whose name differs."""
 
 
 def by_option(message: str) -> str:
-    """Return an error message with the option in place of its argument."""
+    """Replace the argument that starts an error message by its option."""
     found = re.match(r"(\w+)(?= is |: )", message)
     if found is None or found[1] not in OPTION_OF:
         return message

@@ -1,4 +1,4 @@
-"""What harnesses share: a pair by the words that they hand on, and sums of what speculation did."""
+"""Shared by evaluation harnesses: open a pair from its arguments, sum up decoding statistics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_DRAFT: Final = "none"
 
 
 class LoadOptions(TypedDict, total=False):
-    """How a pair is loaded: arguments of `specdec.load` by name; None is one that is not given."""
+    """Load options of a pair, as in `specdec.load`; None means not given."""
 
     dtype: Dtype | None
     draft_dtype: Dtype | None
@@ -40,7 +40,7 @@ class LoadOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class EvaluatedPair:
-    """A target with a tokenizer and what drafts for it, if anything, with the caller's names."""
+    """Target with a tokenizer, an optional draft, and the caller's names for both."""
 
     target: Model
     draft: DraftLike | None
@@ -54,9 +54,9 @@ class EvaluatedPair:
         draft: DraftLike | str | None = None,
         **options: Unpack[LoadOptions],
     ) -> EvaluatedPair:
-        """Load a target, a path, a hub name or "embedded", and a draft by what `drafts.named` takes.
+        """Load a target (path, hub name or "embedded") and a draft as for `drafts.named`.
 
-        None or "none" is plain decoding. Models and drafts are taken as they are, without options.
+        The draft None or "none" means plain decoding. Loaded models and drafts take no options.
         """
         check_names(options, LoadOptions.__annotations__)
         given: Any = {name: value for name, value in options.items() if value is not None}
@@ -64,7 +64,7 @@ class EvaluatedPair:
         dtype, draft_dtype = (given.pop(name, None) for name in ("dtype", "draft_dtype"))
         name = str(target.path) if isinstance(target, Model) else str(target)
         if isinstance(target, Model):
-            _refuse({**given, "dtype": dtype}, "a model that is loaded")
+            _refuse({**given, "dtype": dtype}, "a loaded model")
             model = target
         elif target == EMBEDDED:
             _refuse(given, "the target in the package")
@@ -72,23 +72,23 @@ class EvaluatedPair:
         else:
             model = load(target, dtype, n_threads=n_threads, **given)
         if model.tokenizer is None:
-            raise InputError(f"{name} has no tokenizer; expected a target with one, as a harness gives texts")
+            raise InputError(f"{name} has no tokenizer; expected a target with one, as harnesses pass text")
         if draft == NO_DRAFT:
             draft = None
         if isinstance(draft, str | os.PathLike):
             word = os.fspath(draft)
             return cls(model, named(word, model, dtype=draft_dtype), name, word)
-        _refuse({"draft_dtype": draft_dtype}, "no draft" if draft is None else "a draft that is loaded")
+        _refuse({"draft_dtype": draft_dtype}, "no draft" if draft is None else "a loaded draft")
         return cls(model, draft, name, None if draft is None else _name_of(draft))
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The target's."""
+        """Tokenizer of the target."""
         assert self.target.tokenizer is not None  # checked when the pair was opened
         return self.target.tokenizer
 
     def description(self, gamma: Gamma, verify: DecodingRule) -> dict[str, Any]:
-        """What decodes, for the files of results."""
+        """Describe models and settings for result files."""
         return {
             "target": self.name, "dtype": self.target.dtype, "cache_dtype": self.target.cache_dtype,
             "draft": self.draft_name,
@@ -98,7 +98,7 @@ class EvaluatedPair:
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse an argument of the model that it does not have."""
+    """Refuse unknown arguments of the model."""
     names = list(known)
     for name in given:
         if name not in names:
@@ -119,19 +119,19 @@ def _name_of(draft: Draft | Any) -> str:
 
 @dataclass
 class Tally:
-    """Counts of decoded texts; `add` adds some."""
+    """Statistics of decoded texts."""
 
     n_texts: int = 0
     n_tokens: int = 0
     n_calls: int = 0
     n_drafted: int = 0
-    n_verified: int = 0  # positions at which draft tokens were judged, to the first rejection of a round
+    n_verified: int = 0  # judged draft tokens: those up to the first rejection of a round
     n_accepted: int = 0
-    beta: float = 0.0  # sum of the chances of acceptance at these positions
-    seconds: float = 0.0  # of the calls of `specdec.generate`
+    beta: float = 0.0  # sum of their acceptance probabilities
+    seconds: float = 0.0  # in `specdec.generate`
 
     def add(self, results: Iterable[Result], seconds: float = 0.0) -> Tally:
-        """Count some results, which took so many seconds together; return the tally itself."""
+        """Add results and the seconds they took together; return self."""
         for trace in (result.trace for result in results):
             self.n_texts += 1
             for name in ("n_tokens", "n_calls", "n_drafted", "n_verified", "n_accepted"):
@@ -141,7 +141,7 @@ class Tally:
         return self
 
     def rates(self) -> dict[str, Any]:
-        """Return the counts, and rates as in `specdec.Trace`; None for a quotient of nothing."""
+        """Return the counts, and rates as in `specdec.Trace`; None for 0 / 0."""
         names = ("n_texts", "n_tokens", "n_calls", "n_drafted", "n_accepted")
         return {
             **{name: getattr(self, name) for name in names},
@@ -151,7 +151,7 @@ class Tally:
         }
 
     def figures(self) -> dict[str, Any]:
-        """Return the same, with seconds and tokens per second."""
+        """Return `rates` with seconds and tokens per second."""
         per_s = _quotient(self.n_tokens, self.seconds)
         return {**self.rates(), "seconds": round(self.seconds, 3), "tokens_per_s": per_s}
 

@@ -1,10 +1,10 @@
-"""Datasets and sweeps over many machines, by Ray (extra ``ray``).
+"""Datasets and sweeps on many machines with Ray (extra ``ray``).
 
 >>> specdec.ray.generate("path/to/target", "path/to/draft", prompts, "out", seed=1)
 >>> specdec.ray.score("path/to/target", texts, "scores")
 >>> specdec.ray.sweep("path/to/target", {"small": "path/to/draft"}, prompts, "sweep")
 
-ray is imported by the first call.
+The first call imports ray.
 """
 
 from specdec.ray.generating import generate

@@ -1,4 +1,4 @@
-"""Datasets in blocks: each block of records is a job, and a file of the output folder when it is done."""
+"""Datasets in blocks: each block of records is a job and becomes a file of the output folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnError: TypeAlias = Literal["raise", "keep"]
 ON_ERROR: Final[tuple[OnError, ...]] = ("raise", "keep")
 
 _LARGEST_BLOCK = 64
-_BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last block of another
+_BLOCKS_OF_AN_ACTOR = 4  # at least, to balance load at the end
 
 
 def in_blocks(
@@ -26,10 +26,9 @@ def in_blocks(
     work: Callable[[Any, int, dict[str, Any]], Work], asked: Mapping[str, Any], chosen: Mapping[str, Any], *,
     block_size: int | None, n_actors: int | None, n_threads: int | None, retries: int, progress: bool,
 ) -> Records:  # fmt: skip
-    """Process a dataset, or what an earlier call has left of it; how it is spread changes no record.
+    """Process a dataset, or the rest of an interrupted run; the split into blocks changes no record.
 
-    ``work(ray, n_threads, run)`` makes what the actors do, of the threads of each and the run's file; `asked`
-    and `chosen` are as in `OutputFolder.begin`.
+    ``work(ray, n_threads, run)`` returns the actors' `Work`; `asked` and `chosen` as in `OutputFolder.begin`.
     """
     if block_size is not None:
         block_size = check_integer("block_size", block_size, 1)
@@ -61,15 +60,15 @@ def in_blocks(
 
 
 def write_block(given: str, make: Callable[[int, list[Any]], list[dict[str, Any]]], on_error: OnError) -> str:
-    """Return the lines of a block's file, of what ``make(first, records)`` returns for records in a row.
+    """Return the lines of a block's file from the outputs of ``make(first, records)``.
 
-    A record that `make` refuses raises InputError, or its line has the message, as `on_error` says.
+    For a record that `make` refuses, raise InputError or write the message, as `on_error` says.
     """
     block = json.loads(given)
     first, records = block["first"], block["records"]
     try:
         made = make(first, records)
-    except SpecdecError:  # which of them?
+    except SpecdecError:  # find the record
         made = []
         for index, record in enumerate(records, first):
             try:

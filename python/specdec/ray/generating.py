@@ -1,4 +1,4 @@
-"""`generate`: a dataset continued, record by record, by actors that each hold a target and a draft."""
+"""`generate`: continue the records of a dataset with actors that each hold a target and a draft."""
 
 from __future__ import annotations
 
@@ -29,74 +29,70 @@ def generate(
     n_actors: int | None = None, n_threads: int | None = None, retries: int = 3, progress: bool = False,
     options: DecodingOptions | None = None, **changes: Unpack[TextOptions],
 ) -> Records:  # fmt: skip
-    """Continue each record of a dataset, by actors on the machines of a Ray cluster.
+    """Continue each record of a dataset, with actors on the machines of a Ray cluster.
 
-    Each actor holds a target and a draft, which it has loaded itself, and decodes blocks of records. Record i
-    draws its random numbers from the key (seed, i). So the records are those of
-    ``specdec.generate(target, draft, prompts, seed=seed)`` in one process, to the bit, however many actors
-    there are, whatever block a record is in, and whatever happened on the way.
+    Each actor loads a target and a draft and decodes blocks of records. Record i uses the RNG key (seed, i).
+    The records equal those of ``specdec.generate(target, draft, prompts, seed=seed)`` in one process, bit for
+    bit, for any number of actors, any block size and after any failures.
 
-    The folder `output` has a file for each block that is done. The same call goes on with a folder that an
-    interrupted run has left. A block is begun again where its process or machine ended, and where it failed
-    for a reason that may pass, such as a lack of memory.
+    Each finished block is a file of the folder `output`. The same call resumes an interrupted run. A block is
+    retried after its process or machine ends, and after failures that may be temporary, such as a lack of
+    memory.
 
     Parameters
     ----------
     target : Model, path, hub name or function
-        A path or name is loaded by each actor, so it must mean the same on every machine. A `Model` is sent
-        as a reference to its files. A function without arguments is called in each actor and gives a model.
+        Each actor loads a path or name, so it must mean the same on every machine. A `Model` is sent as a
+        reference to its files. Each actor calls a function without arguments, which returns a model.
     draft : Draft, Model, path, hub name, object, function or None
-        As in `specdec.generate`. A function is called with the target, in each actor, and gives a draft.
+        As in `specdec.generate`. Each actor calls a function with the target, which returns a draft.
     data : list, ray.data.Dataset or table
-        Records: dicts with a prompt in the field `column`, or prompts themselves, as text or token ids. A
-        table is an object of pandas or datasets.
+        Records: dicts with a prompt in the field `column`, or prompts as text or token ids. A table is an
+        object of pandas or datasets.
     output : path-like
-        A folder, new or empty or of the same run. It is written by the process that calls.
+        A new or empty folder, or that of the same run. The calling process writes it.
     column : str, default "prompt"
-        The field with the prompt. Other fields come back unchanged.
+        Field with the prompt. Other fields are returned unchanged.
     chat : bool, default False
         The field holds messages, as in ``specdec.generate(..., messages=...)``.
     decoder_prompt : str or sequence of int, optional
-        Of an encoder-decoder, whose sources the prompts are: what every new text goes on with.
+        For an encoder-decoder: start of every new text; the prompts are the encoder's input.
     seed : int, optional
-        None: a fresh one, which ``Records.run`` records. A run that goes on keeps its own.
+        None: a random seed, stored in ``Records.run``. A resumed run keeps its own.
     on_error : {"raise", "keep"}
-        What becomes of a record that cannot be decoded, such as a prompt longer than the context: the run
-        raises an error when all other blocks are done, or the record gets the field ``error`` in place of a
-        text.
+        For a record that cannot be decoded, such as a prompt longer than the context: raise an error after
+        all other blocks are done, or store the field ``error`` instead of a text.
     block_size : int, optional
-        Records of a block: what is done again where a process ends. None: at most 64, fewer where the
-        actors would have less than four blocks each.
+        Records per block, the unit of retries. None: up to 64, with at least four blocks per actor.
     n_actors : int, optional
-        None: as many as the machines hold.
+        None: as many as fit the machines.
     n_threads : int, optional
-        Threads of each actor, for which as many CPUs are reserved: actors of one machine never have more
-        threads together than it has CPUs. None: the CPUs of the smallest machine.
+        Threads of each actor, each with a reserved CPU, so actors never oversubscribe a machine. None: the
+        CPUs of the smallest machine.
     retries : int, default 3
-        How often a block is begun again.
+        Retries of a block.
     progress : bool, default False
         Show a progress bar (needs tqdm).
     options : DecodingOptions, optional
-        The settings of single texts, `gamma` and `batch_size`.
+        Settings of single texts, `gamma` and `batch_size`.
     **changes
-        Such settings by name, in place of those of `options`. With ``gamma="auto"``, and with drafts that
-        remember earlier texts or decide by measured times how much to draft, the text of a seed depends on
-        where its record was decoded, unless decoding is greedy or ``verify="coupled"``; without either these
-        are refused.
+        Settings that override those of `options`. With ``gamma="auto"``, or a draft that uses earlier texts
+        or measured times, the text of a seed would depend on where its record is decoded. These need greedy
+        decoding or ``verify="coupled"``.
 
     Returns
     -------
     Records
-        A record has the fields ``index``, ``record`` (as it was given), ``text``, ``tokens``,
-        ``finish_reason``, ``stop``, ``seed``, ``n_prompt_tokens``, ``n_calls``, ``n_drafted`` and
-        ``n_accepted``, and log-probabilities where they were asked for.
+        A record has the fields ``index``, ``record`` (as given), ``text``, ``tokens``, ``finish_reason``,
+        ``stop``, ``seed``, ``n_prompt_tokens``, ``n_calls``, ``n_drafted``, ``n_accepted``, and
+        log-probabilities if requested.
 
     Raises
     ------
     InputError
         An argument is out of range, or the folder holds something else.
     WorkerError
-        Some blocks could not be done. All others are, and the same call tries the rest again.
+        Some blocks failed; all others are done. The same call retries the rest.
     MissingPackageError
         ray is not installed.
 
@@ -109,14 +105,14 @@ def generate(
     settings = (DecodingOptions() if options is None else options).replace(**changes)
     given = settings.arguments()
     for name in sorted(given.keys() - TextOptions.__optional_keys__):
-        raise InputError(f"{name} is given; expected settings of single texts, gamma and batch_size")
+        raise InputError(f"{name} is given; expected settings of single texts, gamma or batch_size")
     chat, on_error = check_flag("chat", chat), check_choice("on_error", on_error, ON_ERROR)
     if seed is not None:
         seed = check_integer("seed", seed, 0, _LARGEST_SEED)
     if not isinstance(column, str):
         raise InputError.of("column", column, "the name of a field")
     if isinstance(settings.gamma, AdaptiveGamma):
-        expected = "an integer, 'auto', or a function: it learns in one process"
+        expected = "an integer, 'auto', or a function, as an AdaptiveGamma learns in one process"
         raise InputError.of("gamma", settings.gamma, expected, "an AdaptiveGamma")
     by_seed = depends_on_draft(settings)
     if by_seed and isinstance(settings.policy, AdaptiveGamma):
@@ -144,7 +140,7 @@ def generate(
 
 
 def depends_on_draft(settings: DecodingOptions) -> bool:
-    """Return whether the text of a seed, not only its distribution, depends on the draft."""
+    """Return whether the text of a seed, and not only its distribution, depends on the draft."""
     greedy = settings.temperature == 0 and settings.lenience == 1.0
     return not greedy and settings.verify != "coupled"
 
@@ -153,12 +149,12 @@ def open_generation(
     target: TargetGiven, draft: DraftGiven, fields: Mapping[str, Any], options: Mapping[str, Any], seed: int,
     by_seed: bool, on_error: OnError,
 ) -> Callable[[str], str]:  # fmt: skip
-    """Load the pair in an actor: return what decodes a block, by arguments of `specdec.generate`."""
+    """Load the pair in an actor and return the function that decodes a block."""
     model = opened_target(target)
     opened = opened_draft(draft, model)
     if opened is not None and by_seed and (opened.adaptive or opened.rng_key()):
         raise InputError(
-            f"draft is {type_of(opened)} that goes by earlier texts or measured times: the text of a seed "
+            f"draft is {type_of(opened)} that uses earlier texts or measured times: the text of a seed "
             "would depend on the actor; expected another draft, temperature 0, or verify='coupled'"
         )
 

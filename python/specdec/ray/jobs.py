@@ -1,8 +1,7 @@
-"""Jobs done by a pool of actors of ray.data, on the machines of a cluster: each is finished once.
+"""Jobs on a pool of ray.data actors, each finished exactly once.
 
-What actors do is a function that they call once: it loads what is needed, and returns the function from a
-job's input to its output. `described`, `opened_target` and `opened_draft` are for the models that are sent
-with it.
+Each actor calls the `Work` function once: it loads the models and returns the function from a job's input to
+its output. `described`, `opened_target` and `opened_draft` handle the models that are sent along.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Work: TypeAlias = Callable[[], Callable[[str], str]]
 TargetGiven: TypeAlias = ModelLike | Callable[[], Model]
 """A model, its path or name, or a function that loads it."""
 DraftGiven: TypeAlias = DraftLike | Callable[[Model], DraftLike] | None
-"""A draft, or a function that makes it for a target."""
+"""A draft, or a function that makes one for a target."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The actors of a run, the threads of each, and the CPUs that Ray reserves for each."""
+    """Number of actors, threads per actor and CPUs that Ray reserves per actor."""
 
     n_actors: int
     n_threads: int
-    n_cpus: int  # no machine has actors that need more CPUs together than it has
+    n_cpus: int  # the actors of a machine never exceed its CPUs
 
 
 def connected() -> Any:
-    """Import ray, connected to a cluster: the one that the program has chosen, or else ray's default."""
+    """Import ray and connect it to the program's cluster, or else to ray's default."""
     try:
         import ray
         import ray.data
@@ -55,17 +54,17 @@ def connected() -> Any:
 def placement_on(
     machines: list[int], n_actors: int | None, n_threads: int | None, *, alone: bool = False
 ) -> Placement:
-    """Return the actors for machines of so many CPUs; `alone`: no two on one machine.
+    """Place actors on machines given by their numbers of CPUs; `alone`: at most one per machine.
 
-    Without `n_actors` as many as the machines hold, without `n_threads` the CPUs of the smallest. Machines
-    with no more than half of the CPUs of the largest have none of those that are alone.
+    Defaults: as many actors as fit, with the CPUs of the smallest machine as threads. With `alone`, machines
+    with at most half of the largest's CPUs get no actor.
     """
     if n_actors is not None:
         n_actors = check_integer("n_actors", n_actors, 1)
     if n_threads is not None:
         n_threads = check_integer("n_threads", n_threads, 1, MAX_THREADS)
     machines = [n for n in machines if n >= 1]
-    reserved = max(machines, default=1) // 2 + 1 if alone else 1  # of which no machine has twice as many
+    reserved = max(machines, default=1) // 2 + 1 if alone else 1  # at most one fits on any machine
     if n_threads is None:
         n_threads = min([n for n in machines if n >= reserved] or [1])
     n_threads = min(n_threads, MAX_THREADS)
@@ -75,38 +74,35 @@ def placement_on(
         if n_actors == 0:
             raise InputError(
                 f"n_threads is {n_threads}, and the machines of the cluster have {machines} CPUs; expected "
-                "at most as many as the largest has, or n_actors for a cluster that will grow"
+                "at most the largest number, or n_actors for a cluster that will grow"
             )
     return Placement(n_actors, n_threads, reserved)
 
 
 def machines_of(ray: Any) -> list[int]:
-    """CPUs of each machine that is alive."""
+    """Return the number of CPUs of each live machine."""
     return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
 
 
 class Attempts:
-    """How often each job was begun: an actor of its own, as it outlives those that do the jobs."""
+    """Count of starts of each job, in a separate actor that outlives the workers."""
 
     def __init__(self) -> None:
         self._begun: Counter[str] = Counter()
 
     def begin(self, job: str) -> int:
-        """Return how often a job has begun, this time included."""
+        """Count and return the starts of a job."""
         self._begun[job] += 1
         return self._begun[job]
 
 
 class JobActor:
-    """What ray.data makes an actor of: it opens the work when it is made, and does a job a row.
-
-    It raises nothing: a row says how its job has ended.
-    """
+    """Actor of ray.data that loads the work once and does one job per row; output rows report errors."""
 
     def __init__(self, work: bytes, n_threads: int, attempts: Any, limit: int) -> None:
         from ray import cloudpickle
 
-        os.environ["SPECDEC_NUM_THREADS"] = str(n_threads)  # the process is the actor's own
+        os.environ["SPECDEC_NUM_THREADS"] = str(n_threads)  # the actor has its own process
         self._attempts, self._limit = attempts, limit
         self._do, self._reason = None, ""
         try:
@@ -115,7 +111,7 @@ class JobActor:
             self._reason = f"{platform.node()}: {_text(error)}"
 
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        """Do a job: return its name, how it has ended, its output or the reason."""
+        """Do a job; return its name, its state, and its output or the reason."""
         import ray
 
         job = row["job"]
@@ -127,7 +123,7 @@ class JobActor:
             return {"job": job, "state": "refused", "content": reason}
         try:
             return {"job": job, "state": "done", "content": self._do(row["input"])}
-        except SpecdecError as error:  # a second attempt would end alike
+        except SpecdecError as error:  # a retry would fail too
             return {"job": job, "state": "refused", "content": str(error)}
         except Exception as error:
             return {"job": job, "state": "failed", "content": _text(error)}
@@ -137,18 +133,17 @@ def do_jobs(
     ray: Any, work: Work, jobs: Mapping[str, str], placement: Placement, *, noun: str, retries: int,
     finished: Callable[[str, str], None],
 ) -> None:  # fmt: skip
-    """Do jobs, inputs by name, in actors that each open the work; `finished` gets each name and output once.
+    """Do jobs (inputs by name) in actors; call `finished` once with each name and output.
 
-    A job whose process or machine ends is begun again by another actor, which is ray.data's doing; one that
-    raises is done again when the others are through. What a job's function raises as a SpecdecError is final,
-    and the other jobs are done all the same. `noun` names a job in messages. Raises WorkerError if an actor
-    cannot open the work, or some jobs could not be done.
+    ray.data restarts jobs of lost processes and machines. Jobs that raise are retried after the others, but a
+    SpecdecError is final and does not stop other jobs. `noun` names a job in messages. Raises WorkerError if
+    an actor cannot load the work or some jobs failed.
     """
     packed = ray.cloudpickle.dumps(work)
     waiting = dict(jobs)
     n_failed: Counter[str] = Counter()
     hopeless: dict[str, str] = {}
-    n_silent = 0  # passes in a row that have brought nothing
+    n_silent = 0  # consecutive passes without an answer
     while waiting:
         heard, reason = False, None
         try:
@@ -157,7 +152,7 @@ def do_jobs(
                     raise WorkerError(f"the models cannot be used on machine {content}")
                 heard = True
                 if job not in waiting:
-                    continue  # done before the process that had done it was lost, and done again
+                    continue  # repeated after its process was lost
                 if state == "failed" and n_failed[job] < retries:
                     n_failed[job] += 1
                     continue
@@ -182,7 +177,7 @@ def do_jobs(
 def _pass(
     ray: Any, packed: bytes, jobs: Mapping[str, str], placement: Placement, limit: int
 ) -> Iterator[tuple[str, str, str]]:
-    """(job, how it has ended, output or reason) of each job, as they end."""
+    """Yield (job, state, output or reason) as jobs end."""
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         ray.get_runtime_context().get_node_id(), soft=True
     )
@@ -196,13 +191,13 @@ def _pass(
     context = dataset.context
     context.enable_progress_bars = context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # a job may take long
-    # Whatever the program has set for datasets of its own:
-    context.execution_options.preserve_order = False  # each job is kept as soon as it is done
+    # Override the program's settings for its own datasets:
+    context.execution_options.preserve_order = False  # store each job when it is done
     context.max_errored_blocks = 0
     context.checkpoint_config = None
     pool = ray.data.ActorPoolStrategy(
         size=min(placement.n_actors, len(rows)),
-        max_tasks_in_flight_per_actor=1,  # inputs are small; a second one would only wait in its queue
+        max_tasks_in_flight_per_actor=1,  # a second one would only wait
     )
     done = dataset.map(
         JobActor,
@@ -219,7 +214,7 @@ def pickled(ray: Any, name: str, value: Any) -> bytes:
     """Pickle an argument for other processes; InputError if it cannot be."""
     try:
         packed: bytes = ray.cloudpickle.dumps(value)
-    except Exception as error:  # whatever an object's own code raises
+    except Exception as error:  # the object's own code may raise anything
         raise InputError(
             f"{name} is {type_of(value)} that cannot be pickled ({_text(error)}); expected a path, a name, "
             "or a function that makes it"
@@ -232,7 +227,7 @@ def _text(error: BaseException) -> str:
 
 
 def described(value: Any) -> Any:
-    """Describe a model, a draft or another argument as JSON: the same in every process."""
+    """Describe a model, draft or other argument as JSON, equal in every process."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, os.PathLike):
@@ -253,22 +248,22 @@ def described(value: Any) -> Any:
     if isinstance(value, type) or is_function(value):
         return f"{value.__module__}.{value.__qualname__}"
     cls = type(value)
-    own = any("__repr__" in vars(parent) for parent in cls.__mro__[:-1])  # object's has the address
+    own = any("__repr__" in vars(parent) for parent in cls.__mro__[:-1])  # object's shows an address
     return repr(value) if own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_function(value: Any) -> bool:
-    """Whether an argument is a function, and no object with methods of its own."""
+    """Return whether an argument is a function instead of a callable object or class."""
     return callable(value) and hasattr(value, "__qualname__") and not isinstance(value, type)
 
 
 def opened_target(given: TargetGiven) -> Model:
-    """Return the target, in an actor."""
+    """Load the target in an actor."""
     return as_model("target", given() if is_function(given) else given)  # type: ignore[operator]
 
 
 def opened_draft(given: DraftGiven, target: Model) -> Draft | None:
-    """Return the draft, in an actor."""
+    """Open the draft in an actor."""
     make: Any = given
     made = make(target) if is_function(given) else given
     return None if made is None else open_draft("draft", made, optional=True, target=target)

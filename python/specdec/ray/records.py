@@ -1,4 +1,4 @@
-"""`Records` of a run: what its dataset holds, its output folder, and what it has made."""
+"""Records of a run: input dataset, output folder, results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def records_of(ray: Any, data: Any) -> list[Any]:
 
 
 def field_of(index: int, record: Any, column: str) -> Any:
-    """Return a field of a record; a record that is no dict is its own."""
+    """Return a field of a record, or a record that is not a dict."""
     if not isinstance(record, dict):
         return record
     if column not in record:
@@ -51,12 +51,12 @@ def field_of(index: int, record: Any, column: str) -> Any:
 
 
 def line(record: Mapping[str, Any]) -> str:
-    """A record as a line of a file; a number that is not finite is null, as JSON has none."""
+    """Format a record as a JSON line; numbers that are not finite become null."""
     return json.dumps(without_nan(dict(record)), allow_nan=False) + "\n"
 
 
 def json_value(name: str, value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Convert a value to JSON types."""
     value = plain(value)
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -76,10 +76,9 @@ _RUN = "run.json"
 
 
 class OutputFolder:
-    """A folder in which a run can be interrupted at any moment and continue later.
+    """Output folder of a run that can be interrupted at any time and resumed.
 
-    ``run.json`` says what was asked for. The output of each job is a file of its name, which is there as a
-    whole or not at all.
+    ``run.json`` holds the arguments. Each finished job is a file, written atomically.
     """
 
     def __init__(self, path: Path, run: dict[str, Any]) -> None:
@@ -88,7 +87,7 @@ class OutputFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *run_types: str) -> OutputFolder:
-        """Return the folder of a run that has begun, of one of these kinds."""
+        """Open the folder of an existing run of one of these types."""
         folder = cls._found(check_path("folder", path))
         if folder is None or folder.run["kind"] not in run_types:
             held = "no run" if folder is None else f"a run of {folder.run['kind']!r}"
@@ -101,11 +100,10 @@ class OutputFolder:
     def begin(
         cls, path: str | os.PathLike[str], run_type: str, asked: Mapping[str, Any], chosen: Mapping[str, Any]
     ) -> OutputFolder:
-        """Return the folder of a run that begins, or continues if it has begun.
+        """Create the folder of a new run, or open that of the same run.
 
-        The folder is new or empty, or that of the same run. `asked` is what the results depend on, as JSON,
-        None for what is left open; `chosen` what a new run takes there. A run that continues keeps what it
-        took.
+        `asked` holds all arguments that determine the results, as JSON. None means unset: a new run takes
+        the value from `chosen`, and a resumed run keeps its own.
         """
         location = check_path("output", path)
         folder = cls._found(location)
@@ -115,7 +113,7 @@ class OutputFolder:
                 ours, held = asked.get(field), folder.run.get(field)
                 if ours != held and not (field in chosen and ours is None):
                     raise InputError(
-                        f"output {shown(str(path))} holds a run with {field} {shown(held)}, and this one has "
+                        f"output {shown(str(path))} holds a run with {field} {shown(held)}, but this run has "
                         f"{shown(ours)}; expected the same run, or another folder"
                     )
             return folder
@@ -123,8 +121,8 @@ class OutputFolder:
         location.mkdir(parents=True, exist_ok=True)
         if any(location.iterdir()):
             raise InputError(
-                f"output {shown(str(path))} holds files, but no {_RUN}; expected an empty folder, or "
-                "that of a run"
+                f"output {shown(str(path))} holds files, but no {_RUN}; expected an empty folder, or that of "
+                "a run"
             )
         with replacing(location / _RUN) as file:
             file.write(json.dumps(run, indent=1).encode())
@@ -142,7 +140,7 @@ class OutputFolder:
                 raise ValueError(f"format {run['specdec_ray_run']!r}")
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise InputError(
-                f"{path / _RUN}: expected the file of a run of specdec.ray ({type(error).__name__}: {error})"
+                f"{path / _RUN}: expected a run file of specdec.ray ({type(error).__name__}: {error})"
             ) from error
         return cls(path, run)
 
@@ -151,22 +149,22 @@ class OutputFolder:
         return self.path / job
 
     def has(self, job: str) -> bool:
-        """Whether a job is done."""
+        """Return whether a job is done."""
         return self.file(job).exists()
 
     def store(self, job: str, output: str) -> None:
-        """Keep the output of a job."""
+        """Store the output of a job."""
         with replacing(self.file(job)) as file:
             file.write(output.encode())
 
 
 def block_names(n_records: int, block_size: int) -> list[str]:
-    """The files of a run, each of the records of a block."""
+    """Return the file names of a run's blocks."""
     return [f"block-{i:06d}.jsonl" for i in range(-(-n_records // block_size))]
 
 
 class Records(Sequence[dict[str, Any]]):
-    """The records that a run has made, in the order of its data; they are read when they are asked for.
+    """Records of a run in the order of its data, read lazily.
 
     Parameters
     ----------
@@ -176,7 +174,7 @@ class Records(Sequence[dict[str, Any]]):
     Raises
     ------
     InputError
-        The folder holds no such run, or one that is not through.
+        The folder holds no such run, or an unfinished one.
 
     Examples
     --------
@@ -191,18 +189,18 @@ class Records(Sequence[dict[str, Any]]):
         if missing:
             raise InputError(
                 f"folder {shown(str(folder))} lacks {number_of(len(missing), 'block')} of "
-                f"{len(self._blocks)}; expected a run that is through (the same call goes on with it)"
+                f"{len(self._blocks)}; expected a finished run (repeat the call to resume it)"
             )
         self._read: tuple[str, list[dict[str, Any]]] = ("", [])
 
     @property
     def folder(self) -> Path:
-        """Where the files lie."""
+        """Path of the output folder."""
         return self._folder.path
 
     @property
     def run(self) -> dict[str, Any]:
-        """What was asked for: kind, target, seed, and all else that the records depend on."""
+        """Arguments of the run: kind, target, seed and all else that determines the records."""
         return dict(self._folder.run)
 
     def __len__(self) -> int:
@@ -233,25 +231,25 @@ class Records(Sequence[dict[str, Any]]):
                 records = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
             except ValueError as error:
                 raise InputError(
-                    f"{path}: expected a JSON object a line ({error}); without the file the same call "
-                    "makes it again"
+                    f"{path}: expected one JSON object per line ({error}); delete the file and repeat the "
+                    "call to recreate it"
                 ) from error
             self._read = job, records
         return records
 
     def to_dataset(self) -> Any:
-        """The records as a ``ray.data.Dataset``, in order."""
+        """Convert to a ``ray.data.Dataset``, in order."""
         import ray.data
 
         return ray.data.from_items(list(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all records to one file, a JSON object a line.
+        """Write all records to one JSON Lines file.
 
         Raises
         ------
         InputError
-            `path` is none.
+            `path` is not a path.
         OSError
             The file cannot be written.
         """

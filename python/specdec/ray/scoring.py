@@ -1,4 +1,4 @@
-"""`score`: log-probabilities of a dataset's texts, by actors that each hold a model."""
+"""`score`: compute log-probabilities of a dataset's texts with actors that each hold a model."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def score(
     batch_size: int | None = None, on_error: OnError = "raise", block_size: int | None = None,
     n_actors: int | None = None, n_threads: int | None = None, retries: int = 3, progress: bool = False,
 ) -> Records:  # fmt: skip
-    """Log-probabilities of each record of a dataset, by actors on the machines of a Ray cluster.
+    """Score each record of a dataset, with actors on the machines of a Ray cluster.
 
-    The numbers are those of ``Model.score(requests)`` in one process, to the bit. A run goes on in its
-    folder, and blocks are begun again, as in `specdec.ray.generate`.
+    The log-probabilities equal those of ``Model.score(requests)`` in one process, bit for bit. Runs resume
+    and blocks are retried as in `specdec.ray.generate`.
 
     Parameters
     ----------
     target : Model, path, hub name or function
         As in `specdec.ray.generate`.
     data : list, ray.data.Dataset or table
-        Records: dicts with a text in the field `column`, or texts themselves, or pairs (context,
-        continuation). Each side of a pair is text or token ids.
+        Records: dicts with a text in the field `column`, texts, or pairs (context, continuation). Each side
+        of a pair is text or token ids.
     output : path-like
-        A folder, new or empty or of the same run.
+        A new or empty folder, or that of the same run.
     column : str, default "text"
-        The field that is scored.
+        Field to score.
     context : str, optional
-        The field that stands before it and is not scored. Records that follow each other and begin alike are
-        cheapest, as their beginning is read once.
+        Field before it, not scored. Sort records by context: consecutive records share the prefill of a
+        common prefix.
     source : str, optional
-        Of an encoder-decoder: the field with what its encoder reads.
+        For an encoder-decoder: field with the encoder's input.
     top_logprobs, rolling, batch_size
         As in `specdec.Model.score`.
     on_error, block_size, n_actors, n_threads, retries, progress
@@ -49,8 +49,8 @@ def score(
     Returns
     -------
     Records
-        A record has the fields ``index``, ``record`` (as it was given), ``tokens``, ``log_probs``,
-        ``greedy``, ``total``, ``is_greedy``, ``n_tokens``, and ``top_logprobs`` where they were asked for.
+        A record has the fields ``index``, ``record`` (as given), ``tokens``, ``log_probs``, ``greedy``,
+        ``total``, ``is_greedy``, ``n_tokens``, and ``top_logprobs`` if requested.
 
     Raises
     ------
@@ -84,17 +84,17 @@ def score(
 def open_scoring(
     target: TargetGiven, fields: Mapping[str, str | None], options: Mapping[str, Any], on_error: OnError
 ) -> Callable[[str], str]:
-    """Load the model in an actor: return what scores a block, by arguments of `Model.score`."""
+    """Load the model in an actor and return the function that scores a block."""
     model, column = opened_target(target), str(fields["column"])
     context, source = fields.get("context"), fields.get("source")
 
     def request(index: int, record: Any) -> Any:
-        """A record as `Model.score` takes it: a text, or a pair."""
+        """Convert a record to a request of `Model.score`: a text or a pair."""
         if isinstance(record, dict):
             text = field_of(index, record, column)
             return text if context is None else (field_of(index, record, context), text)
         if isinstance(record, list) and len(record) == 2 and not all(isinstance(x, int) for x in record):
-            return tuple(record)  # a pair, which JSON has as a list
+            return tuple(record)  # a pair, a list in JSON
         return record
 
     def score(first: int, records: list[Any]) -> list[dict[str, Any]]:

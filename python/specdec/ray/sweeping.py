@@ -1,4 +1,4 @@
-"""`sweep`: drafts, gammas, temperatures and number formats measured on many machines, as one table."""
+"""`sweep`: measure drafts, gammas, temperatures and number formats on many machines in one table."""
 
 from __future__ import annotations
 
@@ -40,38 +40,37 @@ from specdec.tables import OneTable, Table, interval, or_dash
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One combination of number format, draft, temperature and gamma, measured on one machine.
+    """Measurement of one number format, draft, temperature and gamma on one machine.
 
-    Figures that were not measured, or that a draft has not, are None.
+    Values that were not measured or do not apply to the draft are None.
 
     Attributes
     ----------
     format : str
         Number format of the target.
     draft : str
-        Its name in the call.
+        Name of the draft in the call.
     temperature : float
     gamma : int
-        Drafted tokens a round.
+        Draft tokens per round.
     alpha, alpha_low, alpha_high : float or None
-        Mean acceptance rate (Corollary 3.6 of arXiv 2211.17192), and its 95 % confidence interval.
+        Mean acceptance rate (Corollary 3.6 of arXiv 2211.17192) and its 95 % confidence interval.
     c : float or None
         Cost coefficient (Definition 3.7).
     predicted_speedup : float or None
-        By Theorem 3.8 with the measured time of verification.
+        From Theorem 3.8 with the measured time of verification.
     measured, measured_low, measured_high : float or None
-        Speed-up over plain decoding on the same machine, in turns: median, smallest and largest of the
-        repetitions.
+        Speed-up over plain decoding in interleaved runs on the same machine: median, minimum, maximum.
     tokens_per_call : float or None
-        New tokens per run of the target in the timed runs.
+        New tokens per target forward pass in the timed runs.
     target_s : float or None
-        Seconds of a run of the target for one token.
+        Seconds of a target forward pass for one token.
     invalid : str
-        Why `measured` is an error of measuring; empty if it is not.
+        Why `measured` is a measurement error; empty if valid.
     reason : str
-        Why the draft has no such figure, where `specdec.measure` gives none; else empty.
+        Why `specdec.measure` gives no value for this draft; else empty.
     machine, kernels : str
-        Name of the machine, and the instruction set that it computed with.
+        Name of the machine and its instruction set in use.
     n_threads : int
     """
 
@@ -98,14 +97,14 @@ class SweepRow:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(OneTable):
-    """What a sweep found; ``print`` shows its table, a notebook too.
+    """Result of a sweep; ``print`` and notebooks show its table.
 
     Attributes
     ----------
     rows : tuple of SweepRow
-        By format, then draft, temperature and gamma, in the order asked for.
+        Sorted by format, draft, temperature and gamma, in the order of the call.
     run : dict
-        What was asked for.
+        Arguments of the sweep.
     """
 
     rows: tuple[SweepRow, ...]
@@ -113,12 +112,12 @@ class Sweep(OneTable):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Sweep:
-        """Read a sweep from its output folder: the rows that there are, also of one that was interrupted.
+        """Read a sweep from its output folder; an interrupted one has only its finished rows.
 
         Raises
         ------
         InputError
-            The folder holds no sweep, or a file of it is damaged.
+            The folder holds no sweep, or one of its files is damaged.
         """
         held = OutputFolder.open(folder, "sweep")
         rows: list[SweepRow] = []
@@ -129,12 +128,12 @@ class Sweep(OneTable):
 
     @property
     def best(self) -> SweepRow | None:
-        """The valid row of the largest measured speed-up; None where nothing was timed."""
+        """Valid row with the largest measured speed-up; None without times."""
         valid = [row for row in self.rows if row.measured is not None and not row.invalid]
         return max(valid, key=lambda row: row.measured or 0.0, default=None)
 
     def table(self) -> Table:
-        """A line a row."""
+        """Return a table with one line per row."""
         head = (
             "format", "draft", "T", "gamma", "alpha", "c", "predicted", "measured", "spread", "tokens/call",
             "machine",
@@ -148,7 +147,7 @@ class Sweep(OneTable):
 
 
 class SweepOptions(TextOptions, total=False):
-    """The settings of `sweep`, for type checkers."""
+    """Settings of `sweep`, for type checkers."""
 
     seed: int | None
 
@@ -163,32 +162,31 @@ def sweep(
 ) -> Sweep:  # fmt: skip
     """Measure drafts at gammas, temperatures and number formats, on the machines of a Ray cluster.
 
-    Each format, draft and temperature is measured by `specdec.measure`, all gammas in turns, on a machine
-    that does nothing else for this sweep meanwhile. A speed-up is over plain decoding on the same machine.
-    The folder `output` has a file for each of these that is done: the same call goes on with a folder that
-    an interrupted sweep has left.
+    `specdec.measure` measures each format, draft and temperature, with interleaved gammas, on a machine that
+    does nothing else for this sweep. Speed-ups are over plain decoding on the same machine. Each finished
+    measurement is a file of the folder `output`; the same call resumes an interrupted sweep.
 
     Parameters
     ----------
     target : Model, path, hub name or function
         As in `specdec.ray.generate`.
     drafts : mapping
-        Drafts by name. Each is what `specdec.ray.generate` takes: a function is called with the target, in
-        the format at hand. Drafts keep their own number formats, unless they are layers of the target.
+        Drafts by name, each as in `specdec.ray.generate`; a function gets the target in the current format.
+        Drafts keep their own number formats, unless they are layers of the target.
     prompts : str, sequence of int, or a list of these
     output : path-like
-        A folder, new or empty or of the same sweep.
+        A new or empty folder, or that of the same sweep.
     gammas, temperatures : sequence
     formats : sequence of {None, "f32", "bf16", "int8", "int4"}
-        Number formats of the target; None: that of the target as it is given.
+        Number formats of the target; None: as given.
     n_tokens, timing, options, **changes
         As in `specdec.measure`.
     n_actors : int, optional
-        Machines that measure at once; None: all but those with no more than half of the CPUs of the largest.
+        Machines that measure at once; None: all with more than half of the largest machine's CPUs.
     n_threads : int, optional
-        Threads to compute with; None: the CPUs of the smallest of these machines.
+        Threads of each; None: the CPUs of the smallest of these machines.
     retries : int, default 3
-        How often a measurement is begun again.
+        Retries of a measurement.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -207,7 +205,7 @@ def sweep(
     >>> print(specdec.ray.sweep("path/to/target", drafts, prompts, "sweep", formats=("bf16", "int8")))
     """
     if not isinstance(drafts, Mapping) or not drafts or not all(isinstance(name, str) for name in drafts):
-        raise InputError(f"drafts is {type_of(drafts)}; expected a dict of drafts by name, not empty")
+        raise InputError(f"drafts is {type_of(drafts)}; expected a nonempty dict of drafts by name")
     given, _ = prompts_of("prompts", prompts)
     options = (DecodingOptions() if options is None else options).replace(**changes)
     settings = {
@@ -250,7 +248,7 @@ def sweep(
 def open_sweep(
     given: Any, drafts: dict[str, DraftGiven], prompts: list[Any], settings: dict[str, Any], n_threads: int
 ) -> Callable[[str], str]:
-    """Return what measures a cell in an actor; it keeps the target of the last format."""
+    """Return the function that measures a cell in an actor; it caches the target of the last format."""
     loaded: dict[str | None, Model] = {}
 
     def in_format(dtype: Dtype | None) -> Model:
@@ -263,7 +261,7 @@ def open_sweep(
         asked = json.loads(job)
         dtype, name, temperature = asked["format"], asked["draft"], asked["temperature"]
         if dtype not in loaded:
-            loaded.clear()  # before the next one takes memory
+            loaded.clear()  # free memory before loading the next
             loaded[dtype] = in_format(dtype)
         target = loaded[dtype]
         draft: Any = opened_draft(drafts[name], target)
@@ -289,11 +287,11 @@ _MEASURED = (
     "gamma", "alpha", "alpha_low", "alpha_high", "c", "predicted_speedup", "tokens_per_call", "invalid",
     "reason",
 )  # fmt: skip
-"""Fields of a row that are those of an `ExperimentRow`."""
+"""Fields of a row copied from an `ExperimentRow`."""
 
 
 def _cells(run: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is measured together, by the name of its file."""
+    """Return the cells, each measured in one job, by file name."""
     cells = [
         {"format": dtype, "draft": draft, "temperature": temperature}
         for dtype in run["formats"]
@@ -310,15 +308,15 @@ def _read(folder: OutputFolder, job: str) -> list[SweepRow]:
         return [SweepRow(**{entry.name: row[entry.name] for entry in fields(SweepRow)}) for row in found]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: expected rows of a sweep ({type(error).__name__}: {error}); without the file the same "
-            "call makes it again"
+            f"{path}: expected rows of a sweep ({type(error).__name__}: {error}); delete the file and repeat "
+            "the call to recreate it"
         ) from error
 
 
 def _once(name: str, values: Any) -> list[Any]:
     found = check_items(name, values, "a sequence")
     if not found or any(value in found[:i] for i, value in enumerate(found)):
-        raise InputError.of(name, values, "at least one value, and none twice")
+        raise InputError.of(name, values, "one or more distinct values")
     return found
 
 

@@ -1,7 +1,4 @@
-"""An HTTP server for programs that speak the OpenAI API; `specdec serve` starts it (docs/SERVER.md).
-
-The server uses the public interface of the engine (`specdec.Engine`), and the engine knows nothing of HTTP.
-"""
+"""OpenAI-compatible HTTP server on top of `specdec.Engine`; `specdec serve` starts it (docs/SERVER.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "ServerLimits", "Service"]
 
-if not TYPE_CHECKING:  # a server's packages are an extra, which `Service` does not need
+if not TYPE_CHECKING:  # `Service` needs none of the server's optional packages
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

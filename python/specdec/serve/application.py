@@ -1,4 +1,4 @@
-"""The paths of the server, admission to them, and the answers to errors."""
+"""ASGI application: routes, access control, streamed and error responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _CLOSE: Final = {"Connection": "close"}
 _OPEN: Final = ("/health",)
-"""Paths that need no key."""
+"""Paths that need no API key."""
 
 
 def application(
@@ -42,7 +42,7 @@ def application(
     api_key: str | None = None,
     hosts: Sequence[str] | None = None,
 ) -> Starlette:
-    """Make the server as an ASGI application; for key and hosts see `AccessControl`."""
+    """Make the ASGI application; for `api_key` and `hosts` see `AccessControl`."""
     endpoints = _Endpoints(service, metrics)
     routes = [
         Route("/v1/completions", endpoints.texts(CompletionRequest), methods=["POST"]),
@@ -58,8 +58,8 @@ def application(
     ]
     handlers: Any = {RequestError: _refused, HTTPException: _not_served, Exception: _failed}
     app = Starlette(routes=routes, exception_handlers=handlers)
-    # A path that ends with a slash is none of the API's. A redirect would name the host that the client says,
-    # and some clients send no body after it.
+    # Do not redirect paths with a trailing slash: a redirect repeats the client's Host header, and some
+    # clients drop the body.
     app.router.redirect_slashes = False
     app.add_middleware(AccessControl, api_key=api_key, hosts=None if hosts is None else tuple(hosts))
     app.add_middleware(CountedAnswers, metrics=metrics, paths=[route.path for route in routes])
@@ -67,9 +67,9 @@ def application(
 
 
 class AccessControl:
-    """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
+    """ASGI middleware that checks the API key, and the Host and Origin headers (None: any key or host).
 
-    A page whose name was made to lead here still calls this host by the page's name. None: any key or host.
+    Checking Host stops DNS rebinding: a page whose name resolves to this host still sends its own name.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -87,7 +87,7 @@ class AccessControl:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         site = headers.get(b"origin")
         if site is not None and site.decode("latin-1").lower().partition("://")[2] != host:
-            message = "the request is of a page of another site, which this server refuses"
+            message = f"the origin is {printable(site.decode('latin-1'))[:200]!r}; expected this server's own"
             return RequestError(message, status=403)
         if self._hosts is not None:
             name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
@@ -96,9 +96,9 @@ class AccessControl:
         if self._digest is None or scope["path"] in _OPEN:
             return None
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        # Digests have one length, and are compared in a time that does not depend on where they differ.
+        # Digests have equal lengths, so the comparison takes constant time.
         if not hmac.compare_digest(_digest(key.strip()), self._digest) or scheme.lower() != b"bearer":
-            message = "the API key is missing or wrong; expected Authorization: Bearer with the server's key"
+            message = "the API key is missing or wrong; expected Authorization: Bearer KEY"
             asks = {"WWW-Authenticate": "Bearer"}
             return RequestError(message, status=401, code="invalid_api_key", headers=asks)
         return None
@@ -118,7 +118,7 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _not_served(request: Request, error: Exception) -> Response:
-    """Answer that there is no such path, or not with this method."""
+    """Respond to an unknown path or method."""
     assert isinstance(error, HTTPException)
     path, method, headers = printable(request.url.path)[:200], request.method, error.headers or {}
     paths = [route.path for route in request.app.routes if "{" not in route.path]
@@ -134,17 +134,17 @@ def _not_served(request: Request, error: Exception) -> Response:
 
 def _failed(request: Request, error: Exception) -> Response:
     print_fault(getattr(request.scope.get("route"), "path", "other"), error)
-    return error_response(RequestError("a fault of the server", status=500, code="internal_error"))
+    return error_response(RequestError("internal server error", status=500, code="internal_error"))
 
 
 async def _read_body(request: Request, limits: ServerLimits) -> bytes:
-    """Read a body: of JSON (else status 415), not too large (413), that comes in time (408)."""
+    """Read a JSON body; status 415 for other types, 413 if too large, 408 on timeout."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json":
-        message = "the Content-Type is not application/json; expected a body in JSON, announced as such"
+        message = "the Content-Type is not application/json; expected that header and a JSON body"
         raise RequestError(message, status=415)
     most, announced = limits.n_body_bytes, request.headers.get("content-length", "")
-    message = f"the body has more than {most} bytes; expected at most so many"
+    message = f"the body is too large; expected at most {most} bytes"
     too_large = RequestError(message, status=413, code="body_too_large", headers=_CLOSE)
     if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
         raise too_large
@@ -156,7 +156,7 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
                 if len(body) > most:
                     raise too_large
     except TimeoutError:
-        message = f"the body did not come within {limits.body_s:g} seconds"
+        message = f"the body did not arrive within {limits.body_s:g} seconds"
         raise RequestError(message, status=408, headers=_CLOSE) from None
     except ClientDisconnect:
         raise RequestError("the client has gone", status=499) from None
@@ -167,8 +167,8 @@ class _Endpoints:
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
         self._service, self._metrics = service, metrics
         self._scoring = asyncio.Lock()
-        self._n_scoring = 0  # requests that have it or wait for it
-        self._tokenizing = asyncio.Semaphore(2)  # so that other requests find a thread
+        self._n_scoring = 0  # requests that hold or wait for the lock
+        self._tokenizing = asyncio.Semaphore(2)  # leaves threads for other requests
 
     def texts(self, request_type: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
         service = self._service
@@ -189,7 +189,7 @@ class _Endpoints:
                 started = asyncio.ensure_future(asyncio.to_thread(begin, body))
                 try:
                     asked = await asyncio.shield(started)
-                except asyncio.CancelledError:  # the thread goes on
+                except asyncio.CancelledError:  # the thread continues
                     started.add_done_callback(_cancel_started)
                     raise
                 if not asked.alone:
@@ -204,10 +204,10 @@ class _Endpoints:
         return endpoint
 
     async def _scored(self, request: Request, asked: Any) -> Response:
-        """Answer a request for scores of prompts alone; one after the other, as each takes all cores."""
+        """Score prompts, one request at a time because each uses all cores."""
         most = self._service.limits.n_waiting
         if self._n_scoring > most:
-            raise BusyError(f"{number_of(most, 'request')} wait for scores of prompts; expected fewer")
+            raise BusyError(f"{number_of(most, 'request')} already waiting for prompt scores; try later")
         self._n_scoring += 1
         try:
             async with self._scoring:
@@ -219,13 +219,13 @@ class _Endpoints:
 
     def _check_serving(self) -> None:
         if self._service.stopping:
-            raise self._service.refusal(EngineClosedError("the server is about to stop"))
+            raise self._service.refusal(EngineClosedError("the server is shutting down"))
 
     def _end(self, request: Request, asked: TextRequest, gone: bool) -> None:
         self._service.n_active -= 1
         self._metrics.end(asked.generations, gone=gone)
         n_prompt = sum(len(generation.prompt_ids) for generation in asked.generations)
-        more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
+        more = f", {n_prompt} prompt tokens" + (", client disconnected" if gone else "")
         add_to_log(request.scope, more)
 
     def answered(self, answer: Callable[[Mapping[str, Any], Service], Any]) -> Endpoint:
@@ -275,29 +275,29 @@ def _cancel_started(started: asyncio.Future[TextRequest]) -> None:
         started.result().cancel()
 
 
-# ── Answers
+# ── Responses
 
 _STREAM_HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # proxies shall not collect events
+    (b"x-accel-buffering", b"no"),  # no buffering by proxies
 ]
 
 
 def error_response(refusal: RequestError) -> Response:
-    """Return the answer to a request that is not carried out."""
+    """Return the response to a refused request."""
     return Response(json_bytes(refusal.body()), refusal.status, refusal.headers, "application/json")
 
 
 class _ClientGoneError(Exception):
-    """The client has left, or has not read for too long."""
+    """The client disconnected or stopped reading."""
 
 
 class TextAnswer(Response):
-    """The answer to a request whose texts are being written; ``ended(gone)`` is called at its end.
+    """Response to a request for texts, streamed or whole; calls ``ended(gone)`` at its end.
 
-    When the client leaves, its texts are cancelled, and when what was sent to it is not read in time; until
-    then they continue, and what is new waits in the engine, in one piece for each text.
+    Cancel the texts when the client disconnects or reads too slowly. Meanwhile they continue, and the engine
+    collects new output in one piece per text.
     """
 
     def __init__(self, request: TextRequest, ended: Callable[[bool], None]) -> None:
@@ -326,21 +326,21 @@ class TextAnswer(Response):
         self._request.cancel()
 
     async def _send(self, send: Send, message: Message) -> None:
-        """Send a part of the answer; a client that does not take it in time counts as gone."""
+        """Send a message; a client that does not read it in time counts as gone."""
         try:
             with anyio.fail_after(self._limits.write_s):
                 await send(message)
-        except OSError:  # a TimeoutError among others
+        except OSError:  # includes TimeoutError
             raise _ClientGoneError from None
 
     def _refusal(self, error: Exception) -> RequestError:
-        """Return the HTTP error for what ended the texts of a request; a draft may raise anything."""
+        """Convert the error that ended a request to a response; a user's draft may raise anything."""
         if isinstance(error, _ClientGoneError):
             raise error
         if isinstance(error, SpecdecError):
             return self._request.service.refusal(error, self._request.names)
         print_fault(f"the texts of {self._request.id}", error)
-        return RequestError("the text was ended by a fault of the server", status=500, code="internal_error")
+        return RequestError("an internal error ended the text", status=500, code="internal_error")
 
     async def _results(self) -> list[list[Result]]:
         return [await generation.aresults() for generation in self._request.generations]
@@ -350,7 +350,7 @@ class TextAnswer(Response):
             results = await self._results()
             if watch.done():
                 raise _ClientGoneError
-            # Long answers with many log-probabilities take a while, in which others get theirs.
+            # In a thread: large responses with log-probabilities must not block others.
             answer = await asyncio.to_thread(lambda: json_bytes(self._request.whole(results)))
         except Exception as error:
             response = error_response(self._refusal(error))
@@ -373,7 +373,7 @@ class TextAnswer(Response):
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send, events: list[bytes]) -> None:
-        """Send events; the first time, the head of the answer before them."""
+        """Send events, preceded by the response head the first time."""
         if not self._begun:
             self._begun = True
             head: Message = {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
@@ -383,7 +383,7 @@ class TextAnswer(Response):
             await self._send(send, body)
 
     async def _pause(self) -> None:
-        """Let pieces become one event, but at the end: small models write faster than sockets."""
+        """Wait so that pieces merge into one event, except at the end."""
         for _ in range(2):
             if all(generation.done for generation in self._request.generations):
                 return
@@ -394,7 +394,7 @@ class TextAnswer(Response):
         async for prompt, piece in _merged(self._request.generations):
             if watch.done():
                 raise _ClientGoneError
-            # A request that is refused by the engine at its first round gets a status of its own.
+            # Nothing is sent before the first piece: an error of the first round can set the status.
             events = [*(request.begin() if first else []), *request.piece(prompt, piece)]
             first = False
             if events:
@@ -411,7 +411,7 @@ async def _nothing() -> Message:
 
 
 async def _merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Piece]]:
-    """The pieces of several generations as they come, each with the number of its generation."""
+    """Yield (index of the generation, piece) from several generations as pieces arrive."""
     if len(generations) == 1:
         async for piece in generations[0]:
             yield 0, piece

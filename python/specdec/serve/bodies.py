@@ -1,4 +1,4 @@
-"""Bodies of requests and answers: JSON as bytes, and errors as clients of the OpenAI API read them."""
+"""Request and response bodies: JSON and errors in the OpenAI API's format."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _TYPES: Final = {
 }  # fmt: skip
 _LONGEST_MESSAGE: Final = 1000
 _DEEPEST: Final = 128
-"""Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
+"""Nesting depth of JSON. Schemas nest deepest, and llguidance has its own bound."""
 _CHUNK: Final = 1 << 16
-"""Entries of a list that are encoded with the GIL held."""
+"""List entries to encode while holding the GIL."""
 _MAX_VALUES: Final = 600_000
-"""Commas and opening brackets, about as many as values: the parser makes values with the GIL held."""
+"""Commas and opening brackets, roughly the number of values; parsing holds the GIL."""
 
 
 class RequestError(SpecdecError):
-    """An answer other than the one asked for, about the field `param`; `code` is a word for programs."""
+    """Error response about the field `param`; `code` is machine-readable."""
 
     def __init__(
         self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None,
@@ -47,7 +47,7 @@ class RequestError(SpecdecError):
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode a value as JSON in UTF-8; long lists of an object in chunks, between which other threads run."""
+    """Encode a value as UTF-8 JSON; release the GIL between chunks of an object's long lists."""
     if isinstance(value, dict) and any(isinstance(one, list) and len(one) > _CHUNK for one in value.values()):
         text = ",".join(f"{_encode(name)}:{_encode_in_chunks(one)}" for name, one in value.items())
         return f"{{{text}}}".encode("utf-8", "backslashreplace")
@@ -66,13 +66,13 @@ def _encode_in_chunks(value: Any) -> str:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Parse a body as a JSON object, neither deep nor large, with different names and finite numbers."""
+    """Parse a body as a JSON object with bounded depth and size, unique names and finite numbers."""
     n_values = sum(map(body.count, (b",", b"[", b"{")))
     if n_values > _MAX_VALUES:
         raise _refusal(f"the body has {n_values} commas and brackets; expected at most {_MAX_VALUES}")
     try:
         text = body.decode("utf-8")
-        # int as a Python function: a call for each lets other threads take the GIL in long lists
+        # int as a Python function: each call lets other threads take the GIL
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number,
             parse_int=lambda one: int(one),
@@ -82,7 +82,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     except RecursionError:
         raise _refusal(f"the body is nested more than {_DEEPEST} deep") from None
     except ValueError as error:
-        raise _refusal(f"the body is no JSON in UTF-8: {error}") from None
+        raise _refusal(f"the body is not UTF-8 JSON: {error}") from None
     _check_depth(value)
     if not isinstance(value, dict):
         raise _refusal(f"the body is {shown(value)}; expected an object")
@@ -108,22 +108,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, n in counts.items() if n > 1)
-        raise _refusal(f"the body has {shown(twice)} twice in one object; expected each name once")
+        raise _refusal(f"the body has {shown(twice)} twice in one object; expected unique names")
     return found
 
 
 def _constant(name: str) -> Any:
-    raise _refusal(f"the body holds {name}; expected numbers that JSON has")
+    raise _refusal(f"the body holds {name}; expected JSON numbers")
 
 
 def _number(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise _refusal(f"the body holds the number {shown(text)}; expected finite ones")
+        raise _refusal(f"the body holds the number {shown(text)}; expected finite numbers")
     return value
 
 
 def event(value: Mapping[str, Any] | str, name: str | None = None) -> bytes:
-    """Return an event of a stream, as server-sent events are written."""
+    """Format a server-sent event."""
     data = value.encode() if isinstance(value, str) else json_bytes(value)
     return (b"" if name is None else b"event: " + name.encode() + b"\n") + b"data: " + data + b"\n\n"

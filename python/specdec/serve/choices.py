@@ -1,4 +1,4 @@
-"""The texts of an answer while they are generated, and what they have cost."""
+"""Choices of a response during generation, their log-probabilities, and usage."""
 
 from __future__ import annotations
 
@@ -26,29 +26,26 @@ from specdec.serve.service import Service, TokenTexts
 from specdec.trace import Trace
 
 _LEAST: Final = -9999.0
-"""Stands for ln 0: JSON has no infinity."""
+"""Replacement for ln 0, as JSON has no infinity."""
 
 ScoredToken = tuple[int, int, float | None, list[tuple[int, float]]]
-"""A token's first character in the text, its id, ln p, and the most probable tokens at its position.
-
-ln p is None for the first token of a prompt.
-"""
+"""(index of a token's first character, id, ln p, top tokens); ln p is None for a prompt's first token."""
 
 _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What is new of a text."""
+    """New part of a choice."""
 
     said: list[Said] = field(default_factory=list)
-    scored: list[ScoredToken] = field(default_factory=list)  # where log-probabilities were asked for
-    finish_reason: str | None = None  # in the API's words, with the last of the text
-    stop: str | int | None = None  # the stop string or stop id that was asked for and met
+    scored: list[ScoredToken] = field(default_factory=list)  # if log-probabilities were requested
+    finish_reason: str | None = None  # in the API's words, with the last part
+    stop: str | int | None = None  # the requested stop string or stop id that ended the text
 
     @property
     def end(self) -> dict[str, Any]:
-        """The last fields of a choice."""
+        """Final fields of a choice."""
         return {"finish_reason": self.finish_reason, "stop_reason": self.stop}
 
     @property
@@ -69,7 +66,7 @@ def _finite(log_prob: float) -> float:
 
 
 def chat_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken]) -> list[dict[str, Any]]:
-    """Return an entry for each token, as in chat completions and responses."""
+    """Format log-probabilities for chat completions and responses."""
 
     def entry(token: int, log_prob: float) -> dict[str, Any]:
         return {"token": texts.text(token), "logprob": _finite(log_prob), "bytes": list(texts.utf8(token))}
@@ -81,7 +78,7 @@ def chat_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken]) -> list[dict
 
 
 def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int) -> dict[str, Any]:
-    """Return four lists with an entry for each token, as in completions."""
+    """Format log-probabilities for completions: four lists with an entry per token."""
     found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for begin, token, log_prob, top in scored:
         found["tokens"].append(texts.key(token))
@@ -93,7 +90,7 @@ def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int
         named: dict[str, float] = {}
         for other, of_other in [(token, log_prob), *top[:n_top]]:
             if other == token and named:
-                continue  # it is there already
+                continue  # already there
             name = texts.key(other)
             named[name if name not in named else f"token_id:{other}"] = _finite(of_other)
         found["top_logprobs"].append(named)
@@ -101,9 +98,9 @@ def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int
 
 
 class Choice:
-    """One text of an answer; a `reply` in a conversation is read by the model's format for calls of `tools`.
+    """One text of a response; a `reply` is parsed for reasoning and calls of `tools`.
 
-    `own_text`: it does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before.
+    `own_text`: does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before it.
     """
 
     def __init__(
@@ -115,10 +112,10 @@ class Choice:
         decoder = partial(StreamDecoder, tokenizer, continuing=continuing)
         self.n_calls = self.n_reasoning_tokens = 0
         self._n_characters, self._stops, self._marks = begin, frozenset(stops), service.marks
-        self._decoder, self._end = decoder(), begin  # of tokens one by one, which a stop string does not cut
-        self._held: list[ScoredToken] | None = [] if scored else None  # tokens whose text has not come
+        self._decoder, self._end = decoder(), begin  # token by token, not cut at stop strings
+        self._held: list[ScoredToken] | None = [] if scored else None  # tokens whose text is pending
         self._reader: ReplyReader | None = None
-        self._counter: ReplyReader | None = None  # gets tokens one by one, so that reasoning is counted
+        self._counter: ReplyReader | None = None  # reads token by token to count reasoning tokens
         if reply:
             begun = service.begun_message(ids)
             make = partial(reply_reader, tools, service.tool_format, service.marks, begun)
@@ -126,9 +123,9 @@ class Choice:
             self._counter = make() if TOOL_FORMATS[service.tool_format].begin else None
 
     def feed(self, piece: Piece) -> Delta:
-        """Take a piece of the text; raise RequestError for one that was cancelled, or has failed."""
+        """Take a piece of the text; raise RequestError if it was cancelled or failed."""
         if piece.finish_reason == "cancelled":
-            raise RequestError("the server was stopped before the text had come to its end", status=503)
+            raise RequestError("the server stopped before the text was complete", status=503)
         final = piece.finish_reason is not None
         self._n_characters += len(piece.text)
         said: list[Said] = [piece.text] if piece.text else []
@@ -143,15 +140,15 @@ class Choice:
             return delta
         reason = _REASONS.get(str(piece.finish_reason))
         if reason is None:
-            raise RequestError("the text has not come to its end", status=500)
+            raise RequestError("the text is incomplete", status=500)
         if reason == "stop" and self.n_calls:
             reason = "tool_calls"
         return Delta(said, scored, reason, piece.stop if piece.stop in self._stops else None)
 
     def _read_tokens(self, piece: Piece) -> list[ScoredToken]:
-        """Count tokens of reasoning; return those that begin in the text so far, if they are scored.
+        """Count reasoning tokens; return the scored tokens that begin in the text so far.
 
-        A stop string cuts the text, and an end token has no text: tokens after its end are no part of it.
+        Tokens after the end of the text (cut at a stop string, or an end token) are dropped.
         """
         if self._held is None and self._counter is None:
             return []
@@ -175,7 +172,7 @@ class Choice:
 
 
 def piece_of(index: int, result: Result) -> Piece:
-    """Return a whole text as one piece."""
+    """Convert a result to one piece."""
     log_probs = None if result.logprobs is None else result.logprobs.tolist()
     return Piece(
         index, result.text or "", list(result.tokens), log_probs, result.top_logprobs, result.finish_reason,
@@ -184,7 +181,7 @@ def piece_of(index: int, result: Result) -> Piece:
 
 
 class Usage:
-    """The figures of a request whose texts have ended: of each prompt its generation, and its samples."""
+    """Token counts, timings and acceptance of a finished request."""
 
     def __init__(
         self, generations: Sequence[Generation], results: Sequence[Sequence[Result]], n_reasoning: int = 0
@@ -222,11 +219,11 @@ class Usage:
         }
 
     def figures(self) -> dict[str, Any]:
-        """Return `timings` as llama.cpp gives them, and `metrics` as vLLM does."""
+        """Return `timings` as in llama.cpp and `metrics` as in vLLM."""
         return {"timings": self._timings(), "metrics": {"speculative_decoding": self._metrics()}}
 
     def _timings(self) -> dict[str, Any]:
-        """Milliseconds and rates of prompts and of new tokens."""
+        """Return milliseconds and rates of prefill and generation."""
         begun, first, ended = (
             [moment for one in self._generations if (moment := getattr(one.times, name)) is not None]
             for name in ("started", "first_token", "ended")
@@ -244,7 +241,7 @@ class Usage:
         return found
 
     def _metrics(self) -> dict[str, Any]:
-        """Acceptance in the rounds that drafted; of a tree its depth counts."""
+        """Return acceptance over rounds with draft tokens; a tree counts by its depth."""
         rounds = [one for result in self._results for one in result.trace.rounds if one.n_drafted > 0]
         n_drafted = sum(one.n_drafted for one in rounds)
         n_accepted = sum(one.n_accepted for one in rounds)

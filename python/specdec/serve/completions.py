@@ -1,4 +1,4 @@
-"""`/v1/completions` and `/v1/chat/completions`: answers that are lists of choices, whole or in chunks."""
+"""`/v1/completions` and `/v1/chat/completions`: responses with choices, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from specdec.serve.service import Service
 from specdec.serve.text_request import ConversationRequest, TextRequest, check_prompt_size, new_id
 
 _FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
-"""What makes the texts: with another one equal seeds may give other texts."""
+"""Fingerprint of the backend: equal seeds give equal texts only with equal fingerprints."""
 
 
 class ChoicesRequest(TextRequest):
-    """A request whose answer is a list of choices."""
+    """Request whose response is a list of choices."""
 
     object_type: ClassVar[str]
     chunk_type: ClassVar[str]
 
     @abstractmethod
     def make_choice(self, prompt: int) -> Choice:
-        """Make a text of a prompt."""
+        """Make a choice of a prompt."""
 
     def prepare(self) -> None:
         n = self.fields.n
@@ -50,7 +50,7 @@ class ChoicesRequest(TextRequest):
     def answer(
         self, object_type: str, choices: list[dict[str, Any]], usage: Usage | None = None
     ) -> dict[str, Any]:
-        """Return an answer, or a chunk of one, with its usage if that is given."""
+        """Return a response, or a chunk of one, with its usage if given."""
         found = {
             "id": self.id, "object": object_type, "created": self.created, "model": self.model,
             "system_fingerprint": _FINGERPRINT, "choices": choices,
@@ -64,7 +64,7 @@ class ChoicesRequest(TextRequest):
         return Usage(self.generations, results, sum(choice.n_reasoning_tokens for choice in self.choices))
 
     def fed(self, results: Sequence[Sequence[Result]]) -> Iterator[tuple[int, Result, Delta]]:
-        """Yield the whole texts: the index of the prompt, the result, and what it is."""
+        """Yield (index of the prompt, result, its whole text as a delta)."""
         choices = iter(self.choices)
         for prompt, samples in enumerate(results):
             for sample, result in enumerate(samples):
@@ -77,7 +77,7 @@ class ChoicesRequest(TextRequest):
 
 
 class CompletionRequest(ChoicesRequest):
-    """A request for texts that continue prompts."""
+    """Request for continuations of prompts."""
 
     schema = CompletionFields
     prefix = "cmpl-"
@@ -87,7 +87,7 @@ class CompletionRequest(ChoicesRequest):
 
     @property
     def alone(self) -> bool:  # type: ignore[override]
-        """Whether the prompt alone is wanted, and no new text."""
+        """Whether the request only scores its prompt."""
         return bool(self.options["max_new_tokens"] == 0)
 
     def read_n_top(self) -> int | None:
@@ -100,7 +100,7 @@ class CompletionRequest(ChoicesRequest):
             if isinstance(prompt, str):
                 check_prompt_size({"prompt": prompt}, self.service)
         if (n_texts := len(prompts) * n) > most:
-            message = f"{len(prompts)} prompts with n = {n} are {n_texts} texts; expected at most {most}"
+            message = f"{len(prompts)} prompts with n = {n} make {n_texts} texts; expected at most {most}"
             raise refused("n", message)
         options = {**self.options, "n": n, "prompt_logprobs": self.n_top if self.fields.echo else None}
         seed = options["seed"]
@@ -110,7 +110,7 @@ class CompletionRequest(ChoicesRequest):
         ]
 
     def scored_prompts(self) -> dict[str, Any]:
-        """Return the answer where no new text is wanted: the prompts, and their log-probabilities."""
+        """Return the response without new text: the prompts and their log-probabilities."""
         service, n_tokens = self.service, 0
         choices: list[dict[str, Any]] = []
         for i, prompt in enumerate(self.fields.prompt):
@@ -168,7 +168,7 @@ class CompletionRequest(ChoicesRequest):
 def _scored_prompt(
     service: Service, ids: Sequence[int], log_probs: list[float], top: TopLogProbs | None
 ) -> list[ScoredToken]:
-    """The tokens of a prompt with the log-probabilities of all but the first."""
+    """Return the tokens of a prompt with log-probabilities of all but the first."""
     decoder, found, begin = StreamDecoder(service.tokenizer), [], 0
     for i, token in enumerate(ids):
         of_token = None if i == 0 else log_probs[i - 1]
@@ -178,7 +178,7 @@ def _scored_prompt(
 
 
 class ChatRequest(ChoicesRequest, ConversationRequest):
-    """A request for replies in a conversation."""
+    """Request for chat replies."""
 
     schema = ChatFields
     prefix = "chatcmpl-"

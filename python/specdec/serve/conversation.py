@@ -1,4 +1,4 @@
-"""Schemas of conversations: messages, the input of responses, tools, variables of the chat template."""
+"""Schemas of conversations: messages, response input, tools, template variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from specdec.serve import request_fields
 from specdec.serve.reply_readers import Tools
 from specdec.serve.request_fields import Only, ReasoningTexts, RequestFields, Texts, at_most, refused, wrong
 
-_NOT_SAID: Final = "a reply of this server has text and tool calls"
+_NOT_SAID: Final = "replies of this server have only text and tool calls"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def _arguments(value: Any) -> Any:
-    """The arguments of a call as an object: so most templates expect them."""
+    """Parse the arguments of a call to an object, which most templates expect."""
     found = value
     if isinstance(value, str):
         try:
@@ -44,14 +44,14 @@ class _Call(RequestFields):
 
 
 class _Message(RequestFields):
-    """A message of the system or the user; a developer's message is a system's."""
+    """System or user message; the role developer becomes system."""
 
     role: str
     content: Texts = Field(description="a text")
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as chat templates read it."""
+        """Convert the message for chat templates."""
         role = "system" if self.role == "developer" else self.role
         return {**self.model_dump(exclude_none=True, warnings=False), "role": role}  # parts became a text
 
@@ -109,7 +109,7 @@ class _FunctionOutput(_Item):
 class _ReasoningItem(_Item):
     content: ReasoningTexts = ""
     fixed: ClassVar = {
-        "summary": Only(([],), "a response of this server has reasoning in its content"),
+        "summary": Only(([],), "responses of this server have reasoning in their content"),
         "encrypted_content": Only((), "nothing is encrypted here"),
     }
 
@@ -126,7 +126,7 @@ InputItem = Annotated[
 
 
 def messages_of_input(instructions: str | None, items: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the input of a response as messages; reasoning and calls join the assistant's next to them."""
+    """Convert response input to messages; merge reasoning and calls into the adjacent assistant message."""
     found: list[dict[str, Any]] = []
     if instructions is not None:
         found.append({"role": "system", "content": instructions})
@@ -215,7 +215,7 @@ _of_choice: Final = Discriminator(lambda value: "<function>" if isinstance(value
 
 
 class ChatTools(RequestFields):
-    """Tools, and which of them may be called; in chats name and parameters are within `function`."""
+    """Tools and the tool choice of chats, where `function` holds name and parameters."""
 
     tools: Annotated[list[_ChatTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)
     tool_choice: Annotated[_Word | Annotated[_ChatChoice, Tag("<function>")], _of_choice] | None = None
@@ -223,12 +223,12 @@ class ChatTools(RequestFields):
 
     @property
     def offered(self) -> Tools | None:
-        """The tools that the model may call, checked; None without tools."""
+        """Callable tools, checked; None without tools."""
         functions: dict[str, dict[str, Any]] = {}
         for tool in self.tools:
             function = tool.function.for_template()
             if functions.setdefault(function["name"], function) is not function:
-                message = f"tools has two functions {function['name']!r}; expected each name once"
+                message = f"tools has two functions {function['name']!r}; expected unique names"
                 raise refused("tools", message)
         choice: Any = self.tool_choice
         if choice is None or isinstance(choice, str):
@@ -243,7 +243,7 @@ class ChatTools(RequestFields):
 
 
 class ResponseTools(ChatTools):
-    """The same of responses, where name and parameters are next to the type."""
+    """Tools and the tool choice of responses, where name and parameters are next to the type."""
 
     tools: Annotated[list[_ResponseTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)
     tool_choice: Annotated[_Word | Annotated[_ResponseChoice, Tag("<function>")], _of_choice] | None = None

@@ -1,4 +1,4 @@
-"""Counts and times of the server: `/metrics` under the names that vLLM gives them, and the log of answers."""
+"""Server metrics under vLLM's names (`/metrics`) and the response log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specdec.serve.service import Service
 
 _MORE: Final = "specdec.more"
 _POLLED: Final = ("/health", "/metrics")
-"""Paths that are asked again and again: an answer of status 200 is not logged."""
+"""Polled paths, whose responses of status 200 are not logged."""
 _GONE: Final = 499
 
 _SECONDS: Final = (
@@ -25,38 +25,38 @@ _SECONDS: Final = (
 )  # fmt: skip
 
 _COUNTERS: Final = {
-    "vllm:prompt_tokens": ("Tokens of prompts.", "n_prompt_tokens"),
-    "vllm:prompt_tokens_cached": ("Of them those that had been read before.", "n_cached_tokens"),
+    "vllm:prompt_tokens": ("Prompt tokens.", "n_prompt_tokens"),
+    "vllm:prompt_tokens_cached": ("Prompt tokens found in the prefix cache.", "n_cached_tokens"),
     "vllm:generation_tokens": ("New tokens.", "n_new_tokens"),
-    "vllm:spec_decode_num_drafts": ("Rounds of texts that something was drafted for.", "n_drafts"),
-    "vllm:spec_decode_num_draft_tokens": ("Drafted tokens.", "n_draft_tokens"),
-    "vllm:spec_decode_num_accepted_tokens": ("Drafted tokens that were accepted.", "n_accepted_tokens"),
+    "vllm:spec_decode_num_drafts": ("Drafts: rounds of a sequence with draft tokens.", "n_drafts"),
+    "vllm:spec_decode_num_draft_tokens": ("Draft tokens.", "n_draft_tokens"),
+    "vllm:spec_decode_num_accepted_tokens": ("Accepted draft tokens.", "n_accepted_tokens"),
     "specdec:rounds": ("Rounds of the engine.", "n_rounds"),
-    "specdec:texts_refused": ("Requests refused because too many texts were waiting.", "n_refused"),
-    "specdec:texts_failed": ("Requests that an error ended.", "n_failed"),
-    "specdec:prediction_tokens_accepted": ("Of predictions, those accepted.", "n_prediction_accepted"),
-    "specdec:prediction_tokens_rejected": ("Of predictions, those rejected.", "n_prediction_rejected"),
-    "specdec:prefill_seconds": ("Seconds spent reading prompts.", "prefill_s"),
-    "specdec:draft_seconds": ("Seconds spent drafting.", "draft_s"),
-    "specdec:verify_seconds": ("Seconds spent in the target.", "verify_s"),
-    "specdec:other_seconds": ("Seconds of rounds spent on the rest.", "other_s"),
+    "specdec:texts_refused": ("Requests refused because the queue was full.", "n_refused"),
+    "specdec:texts_failed": ("Requests that failed.", "n_failed"),
+    "specdec:prediction_tokens_accepted": ("Accepted prediction tokens.", "n_prediction_accepted"),
+    "specdec:prediction_tokens_rejected": ("Rejected prediction tokens.", "n_prediction_rejected"),
+    "specdec:prefill_seconds": ("Seconds of prefill.", "prefill_s"),
+    "specdec:draft_seconds": ("Seconds of drafting.", "draft_s"),
+    "specdec:verify_seconds": ("Seconds of target forward passes.", "verify_s"),
+    "specdec:other_seconds": ("Seconds of rounds spent on other work.", "other_s"),
 }  # fmt: skip
 _GAUGES: Final = {
-    "vllm:num_requests_running": ("Texts in a slot.", "n_running"),
-    "vllm:num_requests_waiting": ("Texts that wait for a slot.", "n_waiting"),
-    "specdec:texts_reading": ("Texts whose prompts are being read.", "n_reading"),
-    "specdec:slots": ("Texts decoded at once at most.", "n_slots"),
+    "vllm:num_requests_running": ("Sequences in a slot.", "n_running"),
+    "vllm:num_requests_waiting": ("Sequences waiting for a slot.", "n_waiting"),
+    "specdec:texts_reading": ("Sequences in prefill.", "n_reading"),
+    "specdec:slots": ("Slots: sequences decoded at once.", "n_slots"),
 }
 
 _HISTOGRAMS: Final = (
-    ("first_token", "vllm:time_to_first_token_seconds", "Until the first token."),
-    ("started", "vllm:request_queue_time_seconds", "Until a slot was free."),
-    ("ended", "vllm:e2e_request_latency_seconds", "Until the text had ended."),
+    ("first_token", "vllm:time_to_first_token_seconds", "until its first token"),
+    ("started", "vllm:request_queue_time_seconds", "until it gets a slot"),
+    ("ended", "vllm:e2e_request_latency_seconds", "until it ends"),
 )
 
 
 class ServerMetrics:
-    """Counts of a server's answers, which `log` gets a line of each, and the figures of its engine."""
+    """Collector of response counts and engine statistics; `log` gets a line per response."""
 
     def __init__(self, service: Service, log: Callable[[str], None] | None = None) -> None:
         self._service, self._log = service, log
@@ -65,22 +65,22 @@ class ServerMetrics:
         ProcessCollector(registry=self._registry)
         labels = ("path", "status")
         all_of_it: Any = {"registry": self._registry}
-        self._answers = Counter("specdec:http_requests", "Answers by path and status.", labels, **all_of_it)
-        meaning = "Requests whose clients left or were too slow."
+        self._answers = Counter("specdec:http_requests", "Responses by path and status.", labels, **all_of_it)
+        meaning = "Requests whose client disconnected or read too slowly."
         self._gone = Counter("specdec:clients_gone", meaning, **all_of_it)
         self._times = [
-            (Histogram(name, f"Seconds of a request. {until}", buckets=_SECONDS, **all_of_it), moment)
+            (Histogram(name, f"Seconds of a request {until}.", buckets=_SECONDS, **all_of_it), moment)
             for moment, name, until in _HISTOGRAMS
         ]
 
     def count_answer(self, path: str, status: int, seconds: float | None = None, more: str = "") -> None:
-        """Count and log an answer of a path, or "other"; `more` is the end of its line."""
+        """Count and log a response by path, or "other"; append `more` to its log line."""
         self._answers.labels(path, str(status)).inc()
         if self._log is not None and (path not in _POLLED or status != 200):
             self._log(f"{path} {status}{'' if seconds is None else f' {seconds:.3f} s'}{more}")
 
     def end(self, generations: Iterable[Generation], *, gone: bool) -> None:
-        """Count the times of texts that have ended, or a client that left before they had."""
+        """Observe the times of finished sequences, or count a client that disconnected."""
         if gone:
             self._gone.inc()
             return
@@ -106,7 +106,7 @@ class ServerMetrics:
         positions = {(str(position),): n for position, n in enumerate(metrics.accepted_at)}
         name, meaning = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position."
         yield family(CounterMetricFamily, name, meaning, positions, "position")
-        name, meaning = "vllm:request_success", "Texts that have ended, by the reason."
+        name, meaning = "vllm:request_success", "Finished sequences by reason."
         reasons = {(reason,): n for reason, n in metrics.n_finished.items()}
         yield family(CounterMetricFamily, name, meaning, reasons, "finished_reason")
 
@@ -116,18 +116,18 @@ class ServerMetrics:
 
 
 def print_fault(where: str, error: BaseException) -> None:
-    """Print a fault of the server: the places in the program, nothing of a request."""
+    """Print the traceback of an internal error, without request data."""
     frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
     print(f"specdec serve: {type(error).__name__} in {where}\n{frames}", file=sys.stderr)
 
 
 def add_to_log(scope: Scope, more: str) -> None:
-    """Append to the log's line of an answer."""
+    """Append to the response's log line."""
     scope[_MORE] = more
 
 
 class CountedAnswers:
-    """ASGI middleware that counts answers by path: by `paths`, and all others as "other"."""
+    """ASGI middleware that counts responses by path; paths not in `paths` count as "other"."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics, paths: Iterable[str]) -> None:
         self._app, self._metrics, self._paths = app, metrics, frozenset(paths)
@@ -147,7 +147,7 @@ class CountedAnswers:
         try:
             await self._app(scope, receive, noted)
         except Exception:
-            status = 500  # what is sent then is made outside of this middleware
+            status = 500  # an outer layer sends the response
             raise
         finally:
             seconds = time.perf_counter() - begun

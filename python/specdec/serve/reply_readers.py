@@ -1,4 +1,4 @@
-"""Replies split into text, reasoning and calls of tools, as each family of models writes them."""
+"""Parsers that split replies into text, reasoning and tool calls, by model family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tools:
     """Functions that the model may call."""
 
     functions: dict[str, dict[str, Any]]  # descriptions by name; parameters are a JSON schema
-    choice: str = "auto"  # or "none", "required", or "named": the one function has to be called
+    choice: str = "auto"  # or "none", "required", "named" (must call the only function)
     parallel: bool = True  # whether a reply may hold several calls
 
     @property
@@ -29,7 +29,7 @@ class Tools:
         return self.functions[name].get("parameters") or {"type": "object", "properties": {}}
 
     def schema(self) -> Any:
-        """Return the JSON schema of a reply that has to be a call: its arguments, or a list of calls."""
+        """Return the JSON schema of a forced call: its arguments, or a list of calls."""
         if self.choice == "named":
             (name,) = self.functions
             return self.parameters(name)
@@ -48,7 +48,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of the function `name`; `arguments` is the JSON of an object."""
+    """Call of the function `name`; `arguments` is a JSON object as text."""
 
     name: str
     arguments: str
@@ -56,22 +56,22 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """A part of the model's reasoning, which is not part of the answer."""
+    """Part of the model's reasoning, outside the answer."""
 
     text: str
 
 
 Said: TypeAlias = str | Reasoning | ToolCall
-"""A part of a reply."""
+"""Part of a reply."""
 
 ReadCalls: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
-"""Parses the text between two marks as calls; None: it is none."""
+"""Parser of the text between two marks to calls; None if it is not a call."""
 
 _DECODER: Final = json.JSONDecoder(strict=False)  # models write line ends into strings
 
 
 def parsed(text: str, otherwise: Any = None) -> Any:
-    """Parse JSON as models write it; return something else for other texts."""
+    """Parse JSON as models write it; return another value for other texts."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -79,7 +79,7 @@ def parsed(text: str, otherwise: Any = None) -> Any:
 
 
 def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
-    """Parse calls as JSON objects with a name and arguments, one after the other or in a list."""
+    """Parse calls from JSON objects with name and arguments, concatenated or in a list."""
     found: list[ToolCall] = []
     position, text = 0, text.strip()
     while position < len(text):
@@ -98,7 +98,7 @@ def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
 
 
 def json_call(value: Any) -> ToolCall | None:
-    """Make a call of a JSON object with a name and arguments; None for any other value."""
+    """Convert a JSON object with name and arguments to a call; None for other values."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters"))
@@ -107,13 +107,13 @@ def json_call(value: Any) -> ToolCall | None:
 
 
 def json_arguments(text: str) -> str | None:
-    """Return the JSON of an object from what a model writes as arguments; None: it is no object."""
-    # What does not parse stays a text, for which `_written` returns None; None itself would become {}.
+    """Convert a model's arguments to the JSON of an object; None if they are not an object."""
+    # Text that does not parse stays text, for which `_written` returns None; None itself would become {}.
     return _written(parsed(text.strip(), text.strip())) if text.strip() else "{}"
 
 
 def _written(arguments: Any) -> str | None:
-    """The JSON of an object; None for other values, numbers that JSON lacks, and nesting too deep."""
+    """Encode an object as JSON; None for other values, non-finite numbers and too deep nesting."""
     if arguments is None:
         return "{}"
     if not isinstance(arguments, Mapping):
@@ -141,7 +141,7 @@ _PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>\s*
 
 
 def xml_calls(text: str, tools: Tools) -> list[ToolCall] | None:
-    """Parse a function and its parameters, each between tags of its own; else JSON."""
+    """Parse a function and its parameters from their tags, else from JSON."""
     function = _FUNCTION.fullmatch(text)
     if function is None:
         return json_calls(text, tools)
@@ -158,7 +158,7 @@ def xml_calls(text: str, tools: Tools) -> list[ToolCall] | None:
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """The value between tags: a text where the schema says so, else JSON if it is JSON."""
+    """Convert the text between tags: a string if the schema says so, else JSON if it parses."""
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
     return parsed(text, text)
@@ -168,15 +168,15 @@ def _typed(text: str, schema: Any) -> Any:
 
 
 class MarkedText:
-    """Puts special tokens, as a `MarkSpelling` writes them, between the characters of a decoder's text."""
+    """Inserts special tokens, as a `MarkSpelling` writes them, into a decoder's text."""
 
     def __init__(self, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
         self._decoder, self._spelling = decoder, spelling
         self._n_decoded = self._n_given = 0
-        self._waiting: list[tuple[int, str]] = []  # where a mark is, and its character
+        self._waiting: list[tuple[int, str]] = []  # index and character of each mark
 
     def feed(self, text: str, tokens: Sequence[int]) -> str:
-        """Take new text and new tokens; return the text with its marks."""
+        """Add new text and tokens; return the text with marks."""
         if not self._spelling:
             return text
         for token in tokens:
@@ -195,7 +195,7 @@ class MarkedText:
 
 
 class MarkCutter:
-    """Cuts a text that comes in pieces at marks, at least one; what may become a mark is held back."""
+    """Splits streamed text at one or more marks; holds back text that may become a mark."""
 
     def __init__(self, marks: Iterable[str]) -> None:
         self._marks = sorted(marks, key=len, reverse=True)
@@ -203,7 +203,7 @@ class MarkCutter:
         self._held = ""
 
     def feed(self, text: str) -> list[tuple[str, str]]:
-        """Return pairs of a text and the mark after it; the mark is empty where no mark follows yet."""
+        """Return pairs of a text and the mark after it, "" if none follows yet."""
         text = self._held + text
         cuts, begin = [], 0
         for found in self._found.finditer(text):
@@ -223,8 +223,8 @@ class MarkCutter:
 class ReplyReader(ABC):
     """Splits a reply into text, reasoning and calls.
 
-    What might become a call is held back until that is decided; what is no call of an offered function stays
-    text. Space between two texts stays; space with calls on one side and no text on the other is left out.
+    Text that may become a call is held back until that is decided; anything but a call of an offered function
+    stays text. Whitespace between two texts stays; whitespace between calls and no text is dropped.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
@@ -232,16 +232,16 @@ class ReplyReader(ABC):
         self._spelling = spelling or MarkSpelling()
         self.reasons = False  # whether the next text is reasoning
         self._n_calls = 0
-        self._space = ""  # at the end of the text so far; text if more text comes
+        self._space = ""  # trailing whitespace, dropped unless more text comes
         self._has_text = False
 
     @abstractmethod
     def feed(self, text: str) -> list[Said]:
-        """Take new text; return the parts that are decided."""
+        """Add new text; return the parts that are decided."""
 
     @abstractmethod
     def finish(self) -> list[Said]:
-        """Return the remaining parts, when no more text comes."""
+        """Return the remaining parts at the end of the text."""
 
     def _say(self, text: str) -> list[Said]:
         text = self._space + self._spelling.named(text)
@@ -270,7 +270,7 @@ class ReplyReader(ABC):
 
 
 class _JsonText:
-    """JSON that comes in pieces, and whether it ends within a string or within braces."""
+    """Streamed JSON that tracks whether it ends within a string or braces."""
 
     _SIGNS: Final = re.compile(r'[\\"{}]')
 
@@ -285,7 +285,7 @@ class _JsonText:
         return "".join(self._parts)
 
     def append(self, text: str) -> list[int]:
-        """Add text; return the indices in it after braces that close an outermost object."""
+        """Add text; return the indices after braces in it that close an outermost object."""
         self._parts.append(text)
         at, ends = int(self._escaped and bool(text)), []
         self._escaped = self._escaped and not text
@@ -307,10 +307,10 @@ class _JsonText:
 
 
 class MarkedCalls(ReplyReader):
-    """Reads calls between two marks; without an end mark they extend to the next begin mark, or the end.
+    """Reads calls between two marks; without an end mark, up to the next begin mark or the end.
 
-    A mark within a string of a call is part of it, unless the call never becomes complete. `read` parses the
-    text between the marks; with `tags`, a call may be written in the tags of a function and its parameters.
+    A mark within a string belongs to the call, unless the call stays incomplete. `read` parses the text
+    between marks; with `tags`, a call may use the tags of a function and its parameters.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class MarkedCalls(ReplyReader):
         return self._end_body(self._close)
 
     def _is_open(self, body: _JsonText) -> bool:
-        """Whether an end mark would be within a string of JSON, or within the tags of a function."""
+        """Return whether an end mark would be within a JSON string or a function's tags."""
         if self._tags and "<function=" in (text := body.text):
             return "</function>" not in text
         return body.in_string
@@ -375,7 +375,7 @@ class MarkedCalls(ReplyReader):
 
 
 class BareCalls(ReplyReader):
-    """Reads replies that are calls in JSON as a whole, after a mark that some models write, or text."""
+    """Reads replies that are entirely JSON calls, after an optional mark, or else text."""
 
     def __init__(self, tools: Tools, mark: str = "", spelling: MarkSpelling | None = None) -> None:
         super().__init__(tools, spelling)
@@ -403,11 +403,11 @@ class BareCalls(ReplyReader):
 
 
 class ForcedCalls(ReplyReader):
-    """Reads what a constraint forces, a function's arguments or a list of calls; no call that is cut off."""
+    """Reads constrained replies: a function's arguments or a list of calls, without truncated calls."""
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
         super().__init__(tools, spelling)
-        self._pending = _JsonText()  # of the call that is not complete
+        self._pending = _JsonText()  # of the incomplete call
 
     def feed(self, text: str) -> list[Said]:
         text, calls, begin = self._spelling.without_marks(text), [], 0
@@ -428,7 +428,7 @@ class ForcedCalls(ReplyReader):
             return []
         (name,), text = self._tools.functions, self._pending.text.strip()
         try:
-            json.loads(text)  # strictly: clients get the text itself
+            json.loads(text)  # strict, as clients get the text itself
         except (ValueError, RecursionError):
             return []
         return self._call([ToolCall(name, text)])
@@ -437,31 +437,31 @@ class ForcedCalls(ReplyReader):
 _HARMONY_MARKS: Final = (
     "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
 )  # fmt: skip
-"""Marks before the parts of a message (role, channel, type of content, content), and three ends."""
+"""Marks before the parts of a message (role, channel, content type, content), and three end marks."""
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
 _ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
 
 
 class HarmonyReader(ReplyReader):
-    """Reads the channels of gpt-oss: "analysis" is reasoning, a message to a function a call, the rest text.
+    """Reads gpt-oss channels: "analysis" is reasoning, messages to functions are calls, the rest is text.
 
-    What is no call stays text, its marks included, and so does a reply that begins with neither a mark nor a
-    recipient. Messages of one kind are joined by line ends; a header that was cut off is left out. `begun` is
-    what the prompt has of the message, after ``<|start|>``; None: "assistant".
+    Invalid calls stay text with their marks, as does a reply that starts with neither a mark nor a recipient.
+    Line ends join messages of one type; a truncated header is dropped. `begun` is the part of the message in
+    the prompt, after ``<|start|>``; None: "assistant".
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
         super().__init__(tools, spelling)
         self._names = {self._spelling.spell(name): name for name in _HARMONY_MARKS}
         self._cutter = MarkCutter(self._names)
-        self._header: str | None = ""  # of the message that begins; None: its content follows, or none
-        self._raw_header = ""  # of the message whose content follows
+        self._header: str | None = ""  # of the current message; None in its content or outside
+        self._raw_header = ""  # of the message being read
         self._channel, self._recipient = "text", ""
         self._arguments: list[str] = []
-        self._given: set[str] = set()  # kinds of which there has been text
-        self._gap = False  # whether a line end is due before more of it
-        self._own = ""  # what the reply adds to a header of the prompt, as long as this has no mark
+        self._given: set[str] = set()  # types that have had text
+        self._gap = False  # whether more text of the type needs a line end first
+        self._own = ""  # what the reply adds to the prompt's header before any mark
         self._has_mark = False
         header = "assistant" if begun is None else begun
         for piece, mark in [*self._cutter.feed(header), (self._cutter.finish(), "")]:
@@ -514,7 +514,7 @@ class HarmonyReader(ReplyReader):
         elif name == "<|start|>":
             said = self._close("")
             self._header = ""
-        elif name == "<|channel|>" and self._header is None:  # a message without its beginning
+        elif name == "<|channel|>" and self._header is None:  # a message without a start mark
             said = self._close("")
             self._header = name
         elif name == "<|message|>" and self._header is not None:
@@ -528,7 +528,7 @@ class HarmonyReader(ReplyReader):
         return said
 
     def _close(self, end: str) -> list[Said]:
-        """End a message; if it is to a function, return the call."""
+        """End a message; return the call if it is to a function."""
         written, recipient = self._spelling.named("".join(self._arguments)), self._recipient
         self._arguments, self._recipient, self._channel, self._gap = [], "", "text", False
         if not recipient:
@@ -541,12 +541,12 @@ class HarmonyReader(ReplyReader):
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a family of models writes replies with calls of tools."""
+    """Format of replies with tool calls in a family of models."""
 
-    sign: str  # in its chat templates
-    marks: tuple[str, ...]  # between the parts of a reply; tokens of these names are read, without a text
+    sign: str  # text that identifies its chat templates
+    marks: tuple[str, ...]  # between parts of a reply; special tokens of these names count too
     make: Callable[[Tools, MarkSpelling, str | None], ReplyReader]
-    begin: str = ""  # of a message: then every reply is read, from what the prompt has after the last one
+    begin: str = ""  # mark of a message: if set, every reply is parsed, from the last one in the prompt on
 
 
 def _marked(
@@ -572,20 +572,20 @@ TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
     "llama": _bare('"parameters":', "<|python_tag|>"),
     "json": _bare("", ""),
 }
-"""Formats by name; a template has the first format whose sign is in it."""
+"""Formats by name; a template uses the first format whose sign it contains."""
 
 
 def tool_format_of(template: str) -> str:
-    """Return the name of the format that a chat template asks for."""
+    """Return the name of a chat template's tool format."""
     return next(name for name, one in TOOL_FORMATS.items() if one.sign in template)
 
 
 def reply_reader(
     tools: Tools | None, name: str, spelling: MarkSpelling | None = None, begun: str | None = None
 ) -> ReplyReader | None:
-    """Make the reader of a reply in one of `TOOL_FORMATS`; None: the reply is text as it is.
+    """Make a reply reader for one of `TOOL_FORMATS`; None if the reply is plain text.
 
-    `spelling` is how special tokens are written in it, `begun` what the prompt has of the message, if known.
+    `spelling` spells special tokens; `begun` is the part of the message in the prompt, if known.
     """
     one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
     if tools is None or tools.choice == "none":

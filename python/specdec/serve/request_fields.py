@@ -1,4 +1,4 @@
-"""What the schemas of requests are made of: their base class, validators, and the report of a fault."""
+"""Building blocks of request schemas: base class, validators, error reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ELSEWHERE: Final = {
     "grammar": "structured_outputs", "json_schema": "response_format", "n_predict": "max_tokens",
     "max_new_tokens": "max_tokens", "repeat_penalty": "repetition_penalty",
 }  # fmt: skip
-"""Names of fields in other servers."""
+"""Our name of fields that other servers call differently."""
 _EXPECTED: Final = {
     "bool_type": "true or false", "dict_type": "an object", "float_type": "a number",
     "greater_than_equal": "an integer, at least {ge}", "int_type": "an integer", "list_type": "a list",
@@ -31,13 +31,13 @@ _EXPECTED: Final = {
     "string_too_short": "a string of at least one character", "too_short": "at least one item",
     "string_unicode": "text without lone surrogates",
 }  # fmt: skip
-"""The expectations of pydantic's own errors."""
+"""Expectations for pydantic's built-in errors."""
 _CODES: Final = ("missing_required_parameter", "unknown_parameter", "unsupported_parameter")
 
 
 @dataclass(frozen=True)
 class Only:
-    """A field that is refused unless its value is what happens anyway; `why` is what the client can do."""
+    """Field accepted only with the values that match the server's behavior; `why` explains it."""
 
     allowed: tuple[Any, ...]
     why: str
@@ -51,28 +51,28 @@ class Only:
 
 
 class _Missing(NamedTuple):
-    """Stands for a required field that is not given."""
+    """Placeholder for a missing required field."""
 
     expected: str
 
 
 class _Unknown(NamedTuple):
-    """Stands for the value of a field that the schema does not have."""
+    """Placeholder for the value of an unknown field."""
 
     hint: str
 
 
 class RequestFields(pydantic.BaseModel):
-    """An object of a request; null is a field that is not given, and an unknown field is refused last.
+    """Object of a request; null means a missing field, and unknown fields are refused last.
 
-    The `description` of a required field is what the answer expects where it is missing.
+    The `description` of a required field is the expectation that the error for a missing one names.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
     fixed: ClassVar[Mapping[str, Only]] = {}
-    """Fields that the server takes with one value, if any."""
+    """Fields accepted with fixed values only."""
     without_effect: ClassVar[tuple[str, ...]] = ()
-    """Fields that the server takes and does not read."""
+    """Fields accepted and ignored."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -94,7 +94,7 @@ class RequestFields(pydantic.BaseModel):
         for name, expected in fields.items():
             if expected is not None and name not in given:
                 given[name] = _Missing(expected)
-        if unknown is not None:  # the first is enough: a request may have many
+        if unknown is not None:  # report only the first: a request may have many
             known = {*fields, *cls.fixed, *cls.without_effect}
             nearest = get_close_matches(unknown[:_LONGEST_NAME], known, 1)
             meant = _ELSEWHERE.get(unknown) or next(iter(nearest), None)
@@ -105,7 +105,7 @@ class RequestFields(pydantic.BaseModel):
 
 @cache
 def _fields_of(schema: type[RequestFields]) -> dict[str, str | None]:
-    """The names of a schema's fields, those of required ones with what is expected there."""
+    """Map a schema's field names to what a required field expects, None if optional."""
     return {
         info.alias or name: (info.description or "a value") if info.is_required() else None
         for name, info in schema.model_fields.items()
@@ -116,7 +116,7 @@ Schema = TypeVar("Schema", bound=RequestFields)
 
 
 def parse(schema: type[Schema], body: Mapping[str, Any], service: Any) -> Schema:
-    """Validate the body of a request, in the context of a `Service`, or refuse its first fault by path."""
+    """Validate a request body in the context of a `Service`, or refuse it with its first error."""
     try:
         found: Schema = schema.model_validate(body, context=service)
         return found
@@ -127,17 +127,17 @@ def parse(schema: type[Schema], body: Mapping[str, Any], service: Any) -> Schema
 def _refusal(fault: Mapping[str, Any]) -> RequestError:
     value, context, error_type = fault["input"], fault.get("ctx", {}), fault["type"]
     loc = [part for part in fault["loc"] if not str(part).startswith("<")]  # tags of unions
-    for part in context.get("at", ()):  # the part of the value that is at fault
+    for part in context.get("at", ()):  # path of the wrong part of the value
         loc.append(part)
         value = value.get(part) if isinstance(value, Mapping) else value[part]
     path, cause = _path(loc), context.get("error")
-    if isinstance(cause, InputError):  # of the settings' table
+    if isinstance(cause, InputError):  # from the settings table
         context = {"expected": cause.expected} if cause.expected else {"rest": f"is wrong: {cause}"}
     expected = (
         _EXPECTED[error_type].format_map(context) if error_type in _EXPECTED else context.get("expected")
     )
     if isinstance(value, _Unknown):
-        error_type, message = "unknown_parameter", f"{path} is no field that this server knows{value.hint}"
+        error_type, message = "unknown_parameter", f"{path} is not a known field{value.hint}"
     elif "rest" in context:
         message = f"{path} {context['rest']}"
     elif isinstance(value, _Missing) or (value is None and context.get("at")):
@@ -157,14 +157,14 @@ def _path(loc: list[int | str]) -> str:
 
 
 def refused(param: str, message: str, code: str = "invalid_value") -> RequestError:
-    """Make the answer to a field that other fields, or the server, contradict."""
+    """Make the error for a field that conflicts with other fields or the server."""
     return RequestError(message, param=param, code=code)
 
 
 def wrong(
     expected: str = "", *, rest: str = "", at: tuple[int | str, ...] = (), code: str = "invalid_value"
 ) -> PydanticCustomError:
-    """Make a validator's error: the expectation, or the rest of the message; `at`: the part at fault."""
+    """Make a validator's error: the expectation or the rest of the message; `at`: path of the wrong part."""
     context: dict[str, Any] = {"rest": rest} if rest else {"expected": expected}
     return PydanticCustomError(code, "refused", {**context, "at": at})
 
@@ -174,7 +174,7 @@ def _bound(bound: float | str | None, info: ValidationInfo) -> Any:
 
 
 def within(low: float, high: float | str) -> Any:
-    """Refuse numbers out of [low, high], where `high` may be a name of `ServerLimits`."""
+    """Refuse numbers outside [low, high]; `high` may be a field of `ServerLimits`."""
 
     def check(number: Any, info: ValidationInfo) -> Any:
         most = _bound(high, info)
@@ -188,7 +188,7 @@ def within(low: float, high: float | str) -> Any:
 
 
 def at_most(limit: str) -> Any:
-    """Refuse lists and objects of more items than a bound of `ServerLimits`, before these are looked at."""
+    """Refuse lists and objects with more items than a field of `ServerLimits`, before reading items."""
 
     def check(value: Any, info: ValidationInfo) -> Any:
         most = _bound(limit, info)
@@ -200,13 +200,13 @@ def at_most(limit: str) -> Any:
 
 
 class _Discriminator(pydantic.Discriminator):
-    """A discriminator that a union with None may hold, as it has a hash."""
+    """Hashable discriminator, as unions with None need."""
 
     __hash__ = object.__hash__
 
 
 def by_field(field: str, tags: Mapping[str, str], default: str = "", code: str = "invalid_value") -> Any:
-    """Choose the schema of an object by a word in a field: `tags` has the schemas' tags, such as "<user>"."""
+    """Choose an object's schema by a field's value: `tags` maps it to tags such as "<user>"."""
 
     def tag(value: Any) -> str | None:
         if not isinstance(value, dict):
@@ -219,7 +219,7 @@ def by_field(field: str, tags: Mapping[str, str], default: str = "", code: str =
 
 
 def or_text(expected: str, listed: Callable[[str], Any] = lambda text: [text]) -> Any:
-    """Take a string in place of a list of one item."""
+    """Accept a string in place of a list of one item."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, str | list):
@@ -230,7 +230,7 @@ def or_text(expected: str, listed: Callable[[str], Any] = lambda text: [text]) -
 
 
 def check_token_ids(ids: list[Any], info: ValidationInfo, at: tuple[int, ...] = ()) -> list[int]:
-    """Refuse what is no token id of the target."""
+    """Refuse values that are not token ids of the target."""
     n_vocab = info.context.target.config.n_vocab
     for i, token in enumerate(ids):
         number = as_integer(token)
@@ -240,17 +240,17 @@ def check_token_ids(ids: list[Any], info: ValidationInfo, at: tuple[int, ...] = 
 
 
 def _texts(*types: str) -> Any:
-    """Make the type of a string, or a list of parts of these types, whose texts are joined by line ends."""
+    """Make the type of a string, or of a list of parts of these types, joined by line ends."""
 
     def check(value: Any) -> Any:
         if value not in types:
-            raise wrong(f"{types[0]!r}: the model reads text alone", code="unsupported_parameter")
+            raise wrong(f"{types[0]!r}: the model reads only text", code="unsupported_parameter")
         return value
 
     class Part(RequestFields):
         type: Annotated[Any, AfterValidator(check)] = Field(description=repr(types[0]))
         text: str = Field(description="a string")
-        fixed = dict.fromkeys(("annotations", "logprobs"), Only(([],), "they are no text"))
+        fixed = dict.fromkeys(("annotations", "logprobs"), Only(([],), "only text is read"))
 
     return Annotated[
         list[Part],

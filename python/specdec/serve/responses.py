@@ -1,4 +1,4 @@
-"""`/v1/responses`: a reply as a list of items."""
+"""`/v1/responses`: replies as lists of items."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARTS: Final[dict[str, dict[str, Any]]] = {
 
 
 class ResponseRequest(ConversationRequest):
-    """A request for a response, as `TextRequest`; its events build the items of the response's output."""
+    """Request for a response; its events build the output items."""
 
     schema = ResponseFields
     prefix = "resp_"
@@ -45,8 +45,8 @@ class ResponseRequest(ConversationRequest):
         self._choice = self.choice(self.generations[0], own_text=True, reply=True, tools=self.tools)
         self._n_events = 0
         self._output: list[dict[str, Any]] = []
-        self._open: dict[str, Any] | None = None  # the item, message or reasoning, that more text goes to
-        self._scored: list[dict[str, Any]] = []  # tokens that no message has yet
+        self._open: dict[str, Any] | None = None  # message or reasoning item that takes more text
+        self._scored: list[dict[str, Any]] = []  # tokens not yet in a message
         self._status = "in_progress"
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class ResponseRequest(ConversationRequest):
             in_message = self._open is not None and self._open["type"] == "message" and not said
             if calls or in_message or delta.finish_reason is not None:
                 said.insert(calls[0] if calls else len(said), "")
-            else:  # no message yet: the next one has them, after reasoning
+            else:  # no message yet: keep them for the next
                 self._scored, scored = scored, []
         found: list[bytes] = []
         for one in said:
@@ -118,7 +118,7 @@ class ResponseRequest(ConversationRequest):
     def _more(
         self, item_type: str, part_type: str, text: str, scored: list[dict[str, Any]] | None = None
     ) -> list[bytes]:
-        """Add text to the open item, or to a new one if that is of another type."""
+        """Append text to the open item, or to a new one of this type."""
         found: list[bytes] = []
         if self._open is None or self._open["type"] != item_type:
             found, part = self._end_item(), deepcopy(_PARTS[part_type])

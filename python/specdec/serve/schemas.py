@@ -1,4 +1,4 @@
-"""Schemas of requests: the fields of each path."""
+"""Request schemas of each endpoint."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_TEMPLATE: Final = "chat_template_kwargs has what the model's template knows"
+_TEMPLATE: Final = "set the template's own variables in chat_template_kwargs"
 
 _LOGPROBS: Final = "message.output_text.logprobs"
-"""What `include` of responses may hold."""
+"""The only value that `include` of responses may hold."""
 NewTokens = Annotated[int, within(1, "n_new_tokens")]
 NTop = Annotated[int, within(0, "n_top")]
 
@@ -65,7 +65,7 @@ _Expression = Annotated[str, AfterValidator(_bounded)]
 class _NamedSchema(RequestFields):
     name: str = Field(description="a name for the schema")
     description: str | None = None
-    strict: bool = False  # the schema is kept to in either case
+    strict: bool = False  # always enforced
     schema_: _JsonSchema = Field(alias="schema", description="a JSON schema")
 
 
@@ -74,7 +74,7 @@ class _Format(RequestFields):
 
     @property
     def constraint(self) -> dict[str, Any]:
-        """The keyword argument of `Engine.submit`, or none."""
+        """Keyword argument of `Engine.submit`, if any."""
         return {"schema": {"type": "object"}} if self.type == "json_object" else {}
 
 
@@ -99,7 +99,7 @@ _TextFormat = Annotated[_Plain | Annotated[_FlatFormat, Tag("<schema>")], _by_ty
 
 
 class _StructuredOutputs(RequestFields):
-    """vLLM's field: exactly one of four."""
+    """vLLM's field, with exactly one of four constraints."""
 
     json_: _JsonSchema = Field(None, alias="json")
     regex: _Expression | None = None
@@ -127,7 +127,7 @@ def _escaped(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\.+*?()|[]{}^$#&-~/" else char for char in text)
 
 
-# ── Fields of all texts
+# ── Shared fields
 
 
 def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
@@ -157,17 +157,17 @@ class _StreamOptions(RequestFields):
     include_usage: bool = False
     fixed: ClassVar = {
         "include_obfuscation": Only((False,), "chunks are not padded"),
-        "continuous_usage_stats": Only((False,), "the usage comes in the last chunk"),
+        "continuous_usage_stats": Only((False,), "only the last chunk has usage"),
     }
 
 
 def _field_of(row: Setting) -> Any:
-    """The type of a setting's field, and its default: None, the server's default."""
+    """Return the type of a setting's field and its default, None (the server's)."""
     assert row.served is not None
     low, high = row.served
 
     def check(value: Any, info: ValidationInfo) -> Any:
-        """Of a list, or a mapping of token ids to numbers."""
+        """Check a list, or a mapping of token ids to numbers."""
         if isinstance(row.neutral, Mapping) and isinstance(value, dict):
             value = {_token(name): _number(name, value[name]) for name in value}
         return row.check(str(info.field_name), value)
@@ -194,11 +194,11 @@ SamplingFields: Any = create_model(
     __base__=RequestFields,
     **{name: _field_of(row) for name, row in table_of(DecodingOptions).items() if row.served is not None},
 )
-"""A field for each row of the table of settings that a server takes."""
+"""Fields for the rows of the settings table that a server accepts."""
 
 
 class TextFields(SamplingFields):
-    """Fields of all requests for texts."""
+    """Fields of all requests for generated text."""
 
     model: str | None = None
     seed: Annotated[int, within(-(2**63), 2**64 - 1)] | None = None
@@ -219,14 +219,14 @@ class TextFields(SamplingFields):
         "safety_identifier",
     )  # fmt: skip
     fixed: ClassVar = {
-        "service_tier": Only(("auto", "default"), "there is one way in which texts are served"),
+        "service_tier": Only(("auto", "default"), "there is only one service tier"),
         "store": Only((False,), "nothing is stored"),
-        "cache_prompt": Only((True,), "what was read of earlier texts is used, which changes no text"),
+        "cache_prompt": Only((True,), "the prefix cache is always used and changes no text"),
     }
 
     @property
     def constraint(self) -> tuple[str, dict[str, Any]]:
-        """The field that asks for a constraint, and the keyword argument of `Engine.submit`; or none."""
+        """(field with the constraint or "", keyword argument of `Engine.submit`)."""
         asked = {name: one.constraint for name, one in self._formats().items() if one and one.constraint}
         if len(asked) > 1:
             raise refused(next(reversed(asked)), f"{' and '.join(asked)} are given; expected one of them")
@@ -260,7 +260,7 @@ class _SampleFields(TextFields):
 
 
 def _prompts(value: Any, info: ValidationInfo) -> list[Any]:
-    """A list of texts and lists of token ids."""
+    """Convert a prompt field to a list of texts and token id lists."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
@@ -288,16 +288,16 @@ class CompletionFields(_SampleFields):
     echo: bool = False
     best_of: Any = None
     fixed = TextFields.fixed | {
-        "suffix": Only(("",), "the models served here continue texts; they fill no gaps"),
-        "add_special_tokens": Only((True,), "a prompt given as token ids has none added"),
+        "suffix": Only(("",), "models only continue text; infilling is not supported"),
+        "add_special_tokens": Only((True,), "pass token ids to leave them out"),
     }
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if self.best_of is not None:
-            Only((self.n,), "all texts are returned").check("best_of", self.best_of)
+            Only((self.n,), "all samples are returned").check("best_of", self.best_of)
         if self.max_tokens == 0 and (self.stream or not self.echo):
-            raise wrong("an integer from 1 on, or 0 with echo and without stream", at=("max_tokens",))
+            raise wrong("an integer, at least 1, or 0 with echo and without stream", at=("max_tokens",))
         if self.echo and self.logprobs is not None and self.stream:
             rest = "is given with logprobs and stream; expected stream without one of the others"
             raise wrong(rest=rest, at=("echo",), code="unsupported_parameter")
@@ -315,11 +315,11 @@ class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFie
     logprobs: bool = False
     top_logprobs: NTop | None = None
     fixed = TextFields.fixed | {
-        "modalities": Only((["text"],), "a reply is text"), "audio": Only((), "a reply is text"),
-        "functions": Only((), "they are tools now"), "function_call": Only((), "it is tool_choice now"),
+        "modalities": Only((["text"],), "replies are text"), "audio": Only((), "replies are text"),
+        "functions": Only((), "use tools"), "function_call": Only((), "use tool_choice"),
         "reasoning_effort": Only((), _TEMPLATE), "verbosity": Only((), "the model has no such setting"),
-        "web_search_options": Only((), "nothing is searched for"),
-        "moderation": Only((), "nothing is moderated"),
+        "web_search_options": Only((), "there is no web search"),
+        "moderation": Only((), "there is no moderation"),
     }  # fmt: skip
 
     @model_validator(mode="after")
@@ -357,17 +357,17 @@ class ResponseFields(TextFields, conversation.ResponseTools, conversation.Templa
     fixed = TextFields.fixed | {
         **dict.fromkeys(
             ("previous_response_id", "conversation", "prompt"),
-            Only((), "nothing is stored; input takes the whole conversation"),
+            Only((), "nothing is stored; send the whole conversation in input"),
         ),
-        "background": Only((False,), "a response is computed while its client waits"),
-        "background_options": Only((), "a response is computed while its client waits"),
-        "truncation": Only(("disabled",), "input that is too long is refused"),
-        "context_management": Only((), "input that is too long is refused"),
+        "background": Only((False,), "responses run only while the client waits"),
+        "background_options": Only((), "responses run only while the client waits"),
+        "truncation": Only(("disabled",), "too long input is refused"),
+        "context_management": Only((), "too long input is refused"),
         "reasoning": Only((), _TEMPLATE),
         "max_tool_calls": Only((), "the server calls no tools itself"),
-        "moderation": Only((), "nothing is moderated"),
+        "moderation": Only((), "there is no moderation"),
         "access_programs": Only((), "there are none"),
-        "image": Only((), "a reply is text"),
+        "image": Only((), "replies are text"),
     }
 
     def _formats(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A server on a socket: its connections and their bounds, how it starts and how it stops."""
+"""HTTP server on a socket: bounded connections, startup and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ from specdec.serve.metrics import ServerMetrics
 from specdec.serve.service import ServerLimits, Service
 
 _MAX_HEAD_BYTES: Final = 64 << 10
-"""Bytes of request lines, headers, trailers, chunk extensions, and requests that wait for an earlier one."""
+"""Bytes of request lines, headers, trailers, chunk extensions and pipelined requests."""
 _MAX_HEADERS: Final = 256
-"""Headers of a request: each takes far more memory than it has bytes."""
+"""Headers of a request; each takes far more memory than its bytes."""
 _MAX_WAITING: Final = 16
-"""Requests that wait while an earlier one of their connection is answered (pipelining)."""
+"""Pipelined requests of a connection."""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection as uvicorn keeps it, within bounds.
+    """uvicorn connection with bounds on bytes, idle time and their number.
 
-    What a client sends after the connection was last idle counts, except the body of the request that is
-    being answered. A request that is too large is refused; if too much comes after it, the complete requests
-    are answered, and the connection is closed, as it is when it has been idle for too long. Where there are
-    too many, the one that has been idle longest is closed for a new one, which is refused where none is idle.
+    All bytes since the connection was last idle count, except the body of the current request. An oversized
+    request is refused. If too much follows it, complete requests are answered and the connection is closed.
+    Beyond the limit a new connection replaces the longest idle one; it is refused if none is idle.
     """
 
     def __init__(self, limits: ServerLimits, metrics: ServerMetrics, **of_uvicorn: Any) -> None:
@@ -45,8 +44,8 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._n_head = 0  # bytes that count against the limit
-        self.cycle: Any = None  # the last request that has come
-        self._running: Any = None  # the request whose answer is next
+        self.cycle: Any = None  # the last received request
+        self._running: Any = None  # the request being answered
         self._in_head = self._is_chunked = False
         self._refusal: RequestError | None = None  # why a callback stopped the parser
         self._is_full = False  # further bytes are dropped
@@ -83,12 +82,12 @@ class Connection(HttpToolsProtocol):
         if not self._in_head:
             return
         if len(self.headers) >= _MAX_HEADERS:
-            self._stop_parser(f"there are more than {_MAX_HEADERS} headers")
+            self._stop_parser(f"the request has more than {_MAX_HEADERS} headers")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= _MAX_WAITING:
-            self._stop_parser(f"more than {_MAX_WAITING} requests wait")
+            self._stop_parser(f"more than {_MAX_WAITING} pipelined requests are waiting")
         super().on_headers_complete()
         self._in_head = False
         self._is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
@@ -112,7 +111,7 @@ class Connection(HttpToolsProtocol):
             self._begin_idling()
 
     def send_400_response(self, msg: str) -> None:
-        self._stop(self._refusal or RequestError("the request is no HTTP", status=400))
+        self._stop(self._refusal or RequestError("the request is not valid HTTP", status=400))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -127,7 +126,7 @@ class Connection(HttpToolsProtocol):
         raise self._refusal
 
     def _stop(self, refusal: RequestError) -> None:
-        """Read nothing more: refuse the incoming request, or close after the answers to those before it."""
+        """Stop reading: refuse the incoming request, or close after answering those before it."""
         is_coming = not self._in_head and self.cycle is not None and self.cycle.more_body
         if self._is_idle or (is_coming and self.cycle is self._running):
             if self._is_idle or not self.cycle.response_started:
@@ -152,11 +151,11 @@ class Connection(HttpToolsProtocol):
             self._close()
 
     def _close(self) -> None:
-        self.connections.discard(self)  # at once, so that the next one does not find it
+        self.connections.discard(self)  # immediately, before the next connection looks
         self.transport.close()
 
     def _refuse(self, refusal: RequestError) -> None:
-        """Answer without a look at the request, and close the connection."""
+        """Send an error without processing the request, and close the connection."""
         self._metrics.count_answer("other", refusal.status)
         body = json_bytes(refusal.body())
         head = (
@@ -168,33 +167,33 @@ class Connection(HttpToolsProtocol):
 
 
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
-"""Names by which a host calls itself."""
+"""Names of the local host."""
 _LOOK_S: Final = 0.02
 _START_S: Final = 30.0
 
 
 class Server(uvicorn.Server):
-    """A service over HTTP.
+    """HTTP server for a `Service`.
 
-    `run` serves in the calling thread until `stop` is called; in the main thread SIGINT and SIGTERM do
-    that. As a context manager it serves in a thread of its own.
+    `run` serves in the calling thread until `stop`, or in the main thread SIGINT or SIGTERM. As a context
+    manager the server runs in its own thread.
 
-    Stopping is gentle at first: texts that are being written come to their end, new requests get status 503.
-    A second signal, or the end of `drain_s`, cancels them.
+    On the first stop, running requests finish and new ones get status 503. A second stop, or `drain_s`,
+    cancels them.
 
     Parameters
     ----------
     service : Service
-        Its engine is the caller's to close.
+        The caller closes its engine.
     host : str, default "127.0.0.1"
     port : int, default 8000
-        0: any that is free.
+        0 picks a free port.
     api_key : str, optional
-        What clients must send.
+        Key that clients must send.
     drain_s : float, optional
-        Seconds that texts may take to end after the first signal; None: as many as they need.
+        Seconds for running requests to finish after the first stop; None: no limit.
     log : callable, optional
-        Is given a line for each answer: path, status, seconds; nothing of a text.
+        Called with one line per response: path, status, seconds, no text.
 
     Examples
     --------
@@ -213,7 +212,7 @@ class Server(uvicorn.Server):
         self._service, self._drain_s = service, drain_s
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._n_asked = 0  # requests to stop
+        self._n_asked = 0  # calls to stop
         self._draining: asyncio.Future[None] | None = None
         self._when_started: Callable[[str], None] | None = None
         self._failure: BaseException | None = None
@@ -225,22 +224,22 @@ class Server(uvicorn.Server):
             host=host, port=check_integer("port", port, 0, 65535), log_config=None, log_level="critical",
             access_log=False, lifespan="off", server_header=False, proxy_headers=False, ws="none",
             http=connection, timeout_graceful_shutdown=5,
-            timeout_keep_alive=math.ceil(service.limits.idle_s) + 1,  # connections see to that themselves
+            timeout_keep_alive=math.ceil(service.limits.idle_s) + 1,  # `Connection` closes first
         )  # fmt: skip
         super().__init__(config)
 
     @property
     def url(self) -> str:
-        """Where it listens, as "http://127.0.0.1:8000"; RuntimeError if it does not."""
+        """Base URL, such as "http://127.0.0.1:8000"; RuntimeError before the start."""
         if not self.started:
             raise RuntimeError("the server has not started")
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self, started: Callable[[str], None] | None = None) -> None:
-        """Serve until the server is stopped; `started` gets the URL when requests are taken.
+        """Serve until stopped; call `started` with the URL once listening.
 
-        Raises OSError if the port is taken, or not to be had.
+        Raises OSError if the port is in use or not permitted.
         """
         self._when_started = started
         super().run()
@@ -248,7 +247,7 @@ class Server(uvicorn.Server):
             raise self._failure
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop the server, from any thread: when its texts have ended, or `now`. Returns at once."""
+        """Stop the server from any thread, after running requests or `now`; return immediately."""
         self._n_asked += 2 if now else 1
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended
@@ -276,7 +275,7 @@ class Server(uvicorn.Server):
         if self._thread is not None:
             self._thread.join()
 
-    # ── What uvicorn calls
+    # ── Hooks of uvicorn
 
     async def startup(self, sockets: Any = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -284,7 +283,7 @@ class Server(uvicorn.Server):
             self._begin_to_drain()
         try:
             await super().startup(sockets=sockets)
-        except SystemExit:  # what uvicorn makes of a port that is taken, after a line in its log
+        except SystemExit:  # uvicorn's reaction to a port in use
             host, port = self.config.host, self.config.port
             self._failure = OSError(f"cannot listen on {shown(host)}: port {port} is in use or not permitted")
             self.should_exit = True
@@ -293,9 +292,9 @@ class Server(uvicorn.Server):
             self._when_started(self.url)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handle a signal, in the main thread: the first one is gentle, a second one is not."""
+        """Handle a signal in the main thread: drain on the first, stop immediately on the second."""
         if self._n_asked == 0:
-            print("specdec serve: stopping when the texts have ended; again: now", file=sys.stderr)
+            print("specdec serve: finishing running requests; repeat to stop now", file=sys.stderr)
         self.stop(now=self._n_asked > 0)
 
     def _begin_to_drain(self) -> None:
@@ -303,7 +302,7 @@ class Server(uvicorn.Server):
             self._draining = asyncio.ensure_future(self._drain())
 
     async def _drain(self) -> None:
-        """Wait until no request is being answered, or there is no more time; then stop."""
+        """Wait until no request is active or time is up, then stop."""
         service = self._service
         service.stopping = True
         until = None if self._drain_s is None else time.monotonic() + self._drain_s

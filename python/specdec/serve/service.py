@@ -1,4 +1,4 @@
-"""What a server serves: an engine, its names, its limits."""
+"""The engine as clients see it: names, limits, error responses."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ from specdec.serve.bodies import RequestError
 from specdec.serve.reply_readers import TOOL_FORMATS, tool_format_of
 
 PLAIN_WORDS: Final = ("none", "plain")
-"""Words by which a request asks for no draft."""
+"""Values of `speculative.draft` that mean no draft."""
 
 _LONGEST_CHARACTER: Final = 4
-"""Bytes of what may become the one token for unknown text."""
+"""Bytes of the longest text that may become one unknown token."""
 _ARGUMENTS: Final = frozenset(
     {*inspect.signature(Engine.submit).parameters, "add_generation_prompt", "continue_final_message"}
 )
-"""Arguments of the engine, and of chat templates, that are fields of requests."""
+"""Arguments of the engine and of chat templates that requests set."""
 _FIELDS: Final = {"max_new_tokens": "max_tokens", "verify": "speculative.verify"}
-"""The fields of requests by the arguments of the engine, where the names differ."""
+"""Request field of each engine argument whose name differs."""
 _REFUSALS: Final[tuple[tuple[type[SpecdecError], int, str, dict[str, str]], ...]] = (
     (errors.BusyError, 429, "too_many_requests", {"Retry-After": "1"}),
     (errors.EngineClosedError, 503, "server_stopping", {"Retry-After": "1"}),
-    (errors.MissingPackageError, 501, "unsupported_parameter", {}),  # some are InputErrors too
+    (errors.MissingPackageError, 501, "unsupported_parameter", {}),  # some are also InputErrors
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits:
-    """Bounds on what clients may ask for, so that no request takes memory or time without end."""
+    """Upper bounds on the memory and time of requests."""
 
-    n_waiting: int = 256  # texts that wait for a slot, and requests for scores of prompts alone (status 429)
-    n_body_bytes: int = 8 << 20  # of a request's body (413)
+    n_waiting: int = 256  # sequences that wait for a slot, and prompt scoring requests (else status 429)
+    n_body_bytes: int = 8 << 20  # of a request (else 413)
     n_new_tokens: int | None = None
-    """New tokens of a text, also where a request names no number; None: as many as the context holds."""
-    n_texts: int = 128  # of a request, its prompts times `n`
+    """New tokens of a sequence, also the default of requests; None: what fits the context."""
+    n_texts: int = 128  # sequences of a request: its prompts times `n`
     n_stops: int = 64  # stop strings of a request, and stop ids
-    n_biases: int = 1024  # tokens in `logit_bias`, and items of other settings that are lists
-    n_top: int = 20  # most probable tokens at each position, for `logprobs` and `top_logprobs`
+    n_biases: int = 1024  # tokens in `logit_bias`, and items of other list settings
+    n_top: int = 20  # most probable tokens per position, for `logprobs` and `top_logprobs`
     n_constraint_bytes: int = 64 << 10  # of a schema (as JSON), a regular expression or a grammar
     n_tools: int = 128  # of a request
     n_tokenize_bytes: int = 1 << 20
-    """Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case."""
-    body_s: float = 30.0  # seconds until the body of a request must have come
+    """Bytes of text for `/tokenize`; a text that could be a prompt is always encoded."""
+    body_s: float = 30.0  # seconds to receive the body of a request
     write_s: float = 60.0
-    """Seconds that a client may take for what has been sent to it before its connection is closed."""
+    """Seconds for a client to read sent data before its connection is closed."""
     n_connections: int = 1024
-    """Connections; a new one takes the place of the one that is idle longest, or is answered with 503."""
+    """Open connections; a new one replaces the longest idle one, or gets 503 if none is idle."""
     idle_s: float = 60.0
-    """Seconds that a connection may be idle, or take for the headers of a request, before it is closed."""
+    """Seconds for a connection to be idle, or to send a request's headers, before it is closed."""
     event_s: float = 0.01
-    """Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event."""
+    """Shortest time in seconds between two events of a stream; new pieces meanwhile are merged."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -81,7 +81,7 @@ class ServerLimits:
 
 
 class TokenTexts:
-    """The texts of tokens; a special token, which has no text, is called by its name."""
+    """Texts of single tokens; special tokens have their names as text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -90,7 +90,7 @@ class TokenTexts:
             self._names = {token: name for name, token in tokenizer.special_tokens().items()}
 
     def utf8(self, token: int) -> bytes:
-        """Return the bytes of a token, which may be a part of a character."""
+        """Return the bytes of a token, which may be part of a character."""
         if token in self._names:
             return self._names[token].encode("utf-8")
         if isinstance(self._tokenizer, ByteTokenizer):
@@ -102,11 +102,11 @@ class TokenTexts:
         return max((len(self.utf8(token)) for token in range(n)), default=0)
 
     def text(self, token: int) -> str:
-        """Return the text of a token; U+FFFD stands for a part of a character."""
+        """Return the text of a token, with U+FFFD for part of a character."""
         return self.utf8(token).decode("utf-8", "replace")
 
     def key(self, token: int) -> str:
-        """Return the text of a token, or its bytes where they are no text, so that tokens differ."""
+        """Return the text of a token, or its escaped bytes if they are not UTF-8, to keep keys unique."""
         found = self.utf8(token)
         try:
             return found.decode("utf-8")
@@ -121,16 +121,16 @@ class Service:
     ----------
     engine : Engine
     names : sequence of str
-        What the model is called; the first is its name, the others are taken too.
+        Model names; responses use the first, requests may use any.
     adapters : mapping of str to Model, optional
-        The target with each adapter, by the name that clients choose.
+        The target with each adapter, by model name.
     limits : ServerLimits, optional
     sampling : mapping, optional
-        Settings where a request names none, in place of temperature 1 alone.
+        Default sampling settings of requests; by default temperature 1.
     draft_name : str, optional
-        What the engine's draft is called, if it has no name there; None where it has none.
+        Name of the engine's draft if the engine has none for it; None without a draft.
     tool_format : str, optional
-        A name of `TOOL_FORMATS`; None: as the model's chat template says.
+        A name of `TOOL_FORMATS`; None: chosen from the model's chat template.
     """
 
     def __init__(
@@ -142,23 +142,23 @@ class Service:
         if target.tokenizer is None:
             raise InputError(f"{target.path} cannot be served: {why_no_tokenizer(target.path)}")
         if not names:
-            raise InputError.of("names", names, "what the model is called")
+            raise InputError.of("names", names, "at least one model name")
         self.engine = engine
         self.target: Model = target
         self.tokenizer = target.tokenizer
         self.adapters = dict(adapters or {})
-        self.name, self.names = names[0], [*names, *self.adapters]  # the model's, and what may be asked for
+        self.name, self.names = names[0], [*names, *self.adapters]  # requests may use any
         if taken := self.adapters.keys() & set(names):
-            raise InputError.of("adapters", taken.pop(), "another name: the model is called so", verb="has")
+            raise InputError.of("adapters", taken.pop(), "a name other than the model's", verb="has")
         limits = limits or ServerLimits()
         self.limits = dataclasses.replace(limits, n_top=min(limits.n_top, target.config.n_vocab))
         self.sampling = dict(sampling or {})
         self.draft_names = list(engine.drafts) or ([] if draft_name is None else [draft_name])
-        self.draft_name = next(iter(self.draft_names), None)  # of requests that name none
+        self.draft_name = next(iter(self.draft_names), None)  # the default of requests
         self.texts = TokenTexts(self.tokenizer)
         self.longest_token = max(self.texts.longest(target.config.n_vocab), _LONGEST_CHARACTER)
         self.most_bytes = engine.n_text * self.longest_token
-        self.created, self.stopping = int(time.time()), False  # stopping: requests get status 503
+        self.created, self.stopping = int(time.time()), False  # stopping: new requests get status 503
         self.n_active = 0  # requests that are being answered
         template = target.chat_template
         written = "\n".join(template.templates.values()) if template else ""
@@ -168,7 +168,7 @@ class Service:
         self._begin_id = special.get(how.begin) if how.begin else None
 
     def begun_message(self, prompt_ids: Sequence[int]) -> str | None:
-        """Return what a prompt has of the message that a reply continues, with marks; None: it is unknown."""
+        """Return the part of the reply that the prompt already holds, with marks; None if unknown."""
         if self._begin_id is None or self._begin_id not in prompt_ids:
             return None
         ids = list(prompt_ids)
@@ -177,7 +177,7 @@ class Service:
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """Make the answer to an error, without paths; `names`: fields by the engine's arguments."""
+        """Convert an error to its response, without paths; `names`: request field of engine arguments."""
         if isinstance(error, RequestError):
             return error
         message = _without_path(str(error), self.target.path, "the model")
@@ -188,7 +188,7 @@ class Service:
             if isinstance(error, error_type):
                 return RequestError(message, status=status, code=code, headers=headers)
         if isinstance(error, InputError):
-            # An argument may be named with a place in it. The core's errors name theirs in the message alone.
+            # `argument` may hold an index. Errors of the core name their argument only in the message.
             word = re.match(r"\w+", error.argument or message)
             name = word[0] if word is not None and word[0] in _ARGUMENTS else "prompt"
             param = {**_FIELDS, **(names or {})}.get(name, name)
@@ -197,7 +197,7 @@ class Service:
             code = "context_length_exceeded" if is_long else "invalid_value"
             return RequestError(message, param=param, code=code)
         if isinstance(error, errors.NotFiniteError):
-            message = "the model computed a number that is not finite"
+            message = "the model produced a number that is not finite"
             return RequestError(message, status=500, code="not_finite")
         if isinstance(error, errors.CheckpointError):  # the message may name the file of a draft
             message = "a file of the server's models was changed while it was in use"
@@ -205,7 +205,7 @@ class Service:
 
 
 def _without_path(message: str, path: Path, name: str) -> str:
-    """A message with a name in place of a path; a path of one part, which may be any word, hides nothing."""
+    """Replace a path in a message by a name; a path of one part could be any word and stays."""
     if len(path.parts) < 2:
         return message
     return re.sub(rf"(?<!\w){re.escape(str(path))}(?!\w)", lambda found: name, message)

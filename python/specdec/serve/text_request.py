@@ -1,4 +1,4 @@
-"""What the requests for texts of all paths have in common."""
+"""Base classes of requests for generated text."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from specdec.serve.service import Service
 
 
 def new_id(prefix: str) -> str:
-    """Return an id that no other answer has."""
+    """Return a unique id."""
     return f"{prefix}{secrets.token_hex(12)}"
 
 
 def read_model(name: str | None, service: Service) -> str:
-    """Return the model that a request names; without a name, the server's. Another one is status 404."""
+    """Return the model name of a request, by default the server's; unknown names get status 404."""
     if name is None:
         return service.name
     if name not in service.names:
@@ -37,7 +37,7 @@ def read_model(name: str | None, service: Service) -> str:
 
 
 def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | None = None) -> None:
-    """Refuse values, by field, of more bytes than `most`, or a prompt's, under the name of the largest."""
+    """Refuse fields whose texts together exceed `most` bytes (default: a prompt's); name the largest."""
     sizes = {field: _n_bytes(part) for field, part in parts.items()}
     n_bytes, reason = sum(sizes.values()), ""
     if most is None:
@@ -54,7 +54,7 @@ def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | No
 
 
 def _n_bytes(value: Any) -> int:
-    """Bytes of a value as text in UTF-8; of an object or a list, the sum over its names and items."""
+    """Count the UTF-8 bytes of a value; of an object or list, over all names and items."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "replace"))
     if isinstance(value, Mapping):
@@ -63,37 +63,37 @@ def _n_bytes(value: Any) -> int:
 
 
 class TextRequest(ABC):
-    """A request for texts with checked fields, and after `start` its answer.
+    """Request for texts with checked fields; after `start` it makes the response.
 
-    A stream is `begin`, `piece` for each that comes, and `end` or `fail`; another answer is `whole`.
+    A stream consists of `begin`, `piece` for each piece, and `end` or `fail`; otherwise `whole` responds.
     """
 
     schema: ClassVar[type[TextFields]]
     prefix: ClassVar[str]
-    """The beginning of ids of answers."""
+    """Prefix of response ids."""
     limit_fields: ClassVar[Sequence[str]]
-    """The fields for the number of new tokens: several names of one thing."""
+    """Synonymous fields for the number of new tokens."""
     default_limit: ClassVar[int | None] = None
-    """New tokens where none of these is given; None: as many as the context has room for."""
+    """Default number of new tokens; None: what fits the context."""
     prompt_field: ClassVar[str] = "prompt"
     alone = False
-    """Whether the prompt alone is wanted, and no new text."""
+    """Whether the request only scores its prompt."""
 
     def __init__(self, body: Mapping[str, Any], service: Service) -> None:
         self.service, self.body = service, body
         self.id, self.created = new_id(self.prefix), int(time.time())
         self.fields: Any = parse(self.schema, body, service)
         named = read_model(self.fields.model, service)
-        self.model = named if named in service.adapters else service.name  # as the answer calls it
+        self.model = named if named in service.adapters else service.name  # as the response names it
         self.adapter: Model | None = service.adapters.get(named)
         self.n_top = self.read_n_top()
-        self.constraint_field, constraint = self.fields.constraint  # "" where none asks for one
+        self.constraint_field, constraint = self.fields.constraint  # "" without a constraint
         self.options = {**self._options(), **constraint}
         self.submissions = self.read_prompts()
-        self.generations: list[Generation] = []  # one for each prompt, once they are started
+        self.generations: list[Generation] = []  # one per prompt, after `start`
 
     def start(self) -> None:
-        """Hand the texts to the engine, all of them or none, and prepare the answer."""
+        """Submit all prompts to the engine, or none, and prepare the response."""
         try:
             for options in self.submissions:
                 self.generations.append(self.service.engine.submit(**options, adapter=self.adapter))
@@ -105,18 +105,18 @@ class TextRequest(ABC):
             raise
 
     def cancel(self) -> None:
-        """End the texts."""
+        """Cancel all texts."""
         for generation in self.generations:
             if not generation.done:
                 generation.cancel()
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what turns the texts, which have begun, into the answer."""
+        """Set up the conversion of generated text to the response, after submission."""
 
     @abstractmethod
     def read_n_top(self) -> int | None:
-        """Return how many of the likeliest tokens are wanted at each position; None: no log-probabilities."""
+        """Return how many top tokens to report per position; None: no log-probabilities."""
 
     @abstractmethod
     def read_prompts(self) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ class TextRequest(ABC):
 
     @abstractmethod
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-        """Return the answer when all texts have ended."""
+        """Return the response after all texts have ended."""
 
     @abstractmethod
     def begin(self) -> list[bytes]:
@@ -139,23 +139,23 @@ class TextRequest(ABC):
         """Return the events after the last piece of all texts."""
 
     def fail(self, error: Mapping[str, Any]) -> list[bytes]:
-        """Return the events that replace those still to come: an error, as the body of an answer."""
+        """Return the events that end the stream with an error, given as a response body."""
         return [event(error)]
 
     @property
     def names(self) -> dict[str, str]:
-        """The fields of this request by the arguments of `Engine.submit` that they became."""
+        """Request field of each argument of `Engine.submit`."""
         constraints = dict.fromkeys(("schema", "regex", "grammar"), self.constraint_field)
         prompts = dict.fromkeys(("prompt", "messages"), self.prompt_field)
         return {"max_new_tokens": self.limit_fields[0], **prompts, **constraints}
 
     def _options(self) -> dict[str, Any]:
-        """The keyword arguments of `Engine.submit` that all texts have in common, but for constraints."""
+        """Return the shared keyword arguments of `Engine.submit`, without constraints."""
         fields, asked = self.fields, self.fields.speculative
         given = {name: getattr(fields, name) for name in SamplingFields.model_fields}
         sampling = {"temperature": 1.0, **self.service.sampling}
         sampling |= {name: value for name, value in given.items() if value is not None}
-        if sampling.get("top_k") in (-1, 0):  # no bound, as other servers write it
+        if sampling.get("top_k") in (-1, 0):  # no limit, in other servers
             sampling["top_k"] = None
         prediction = None if fields.prediction is None else fields.prediction.content or None
         lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
@@ -181,13 +181,13 @@ class TextRequest(ABC):
         return min((n for n in defaults if n is not None), default=None)
 
     def choice(self, generation: Generation, **options: Any) -> Choice:
-        """Make one of the texts of a generation; options as of `Choice`."""
+        """Make a `Choice` for a generation."""
         stops, scored = self.options["stop"], self.n_top is not None
         return Choice(self.service, generation.prompt_ids, stops=stops, scored=scored, **options)
 
 
 class ConversationRequest(TextRequest):
-    """A request for replies."""
+    """Request for replies in a conversation."""
 
     prompt_field = "messages"
 
@@ -197,8 +197,8 @@ class ConversationRequest(TextRequest):
         self.tools: Tools | None = fields.offered
         if service.target.chat_template is None:
             raise RequestError(
-                "the model has no chat template; expected a request to /v1/completions, or a server that was "
-                "started with --chat-template",
+                "the model has no chat template; expected a request to /v1/completions, or a server started "
+                "with --chat-template",
                 code="unsupported_model",
             )
         forced = self._forced_call()
@@ -211,18 +211,18 @@ class ConversationRequest(TextRequest):
 
     @abstractmethod
     def read_messages(self) -> list[dict[str, Any]]:
-        """Return the conversation as chat templates read it."""
+        """Return the conversation as messages for chat templates."""
 
     def _forced_call(self) -> dict[str, Any]:
-        """The constraint of a reply that has to call a tool; empty where none has to."""
+        """Return the constraint of a reply that must call a tool, else an empty dict."""
         if self.tools is None or self.tools.choice in ("none", "auto"):
             return {}
         if self.constraint_field:
-            message = "tool_choice asks for a call, and another field for a structured output"
+            message = f"tool_choice requires a tool call and {self.constraint_field} a structured output"
             raise refused("tool_choice", f"{message}; expected one of them")
         self.constraint_field, schema = "tools", self.tools.schema()
         n_bytes, most = len(json_bytes(schema)), self.service.limits.n_constraint_bytes
         if n_bytes > most:
-            message = f"the schema of the call in tool_choice has {n_bytes} bytes; expected at most {most}"
+            message = f"the schema of the tool call has {n_bytes} bytes; expected at most {most}"
             raise refused("tool_choice", message)
         return {"schema": schema}

@@ -14,7 +14,7 @@ from specdec.serve.text_request import check_prompt_size, read_model
 
 
 def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    """Return the token ids of a prompt, or of a conversation."""
+    """Return the token ids of a prompt or conversation."""
     names = [name for name in ("prompt", "content", "messages") if body.get(name) is not None]
     if len(names) != 1:
         found = " and ".join(names) or "neither prompt nor content nor messages"
@@ -46,10 +46,10 @@ def _chat_ids(fields: TokenizeChatFields, service: Service) -> list[int]:
 
 
 def _text_ids(fields: TokenizeFields, service: Service) -> list[int]:
-    """Encode a text; the name of a special token alone is that token, whether or not others are read."""
+    """Encode a text; a text that is just a special token's name always becomes that token."""
     name, text = ("prompt", fields.prompt) if fields.prompt is not None else ("content", fields.content or "")
     check_prompt_size({name: text}, service, _most_bytes(service))
-    # llama.cpp calls the text "content", and adds nothing unless it is asked to
+    # llama.cpp names the text "content" and adds special tokens only on request
     special = fields.add_special_tokens if fields.add_special_tokens is not None else name == "prompt"
     adds, tokenizer = special or fields.add_special, service.tokenizer
     if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens and not adds:
@@ -60,7 +60,7 @@ def _text_ids(fields: TokenizeFields, service: Service) -> list[int]:
 
 
 def detokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
-    """Return the text of token ids; special tokens have none."""
+    """Decode token ids; special tokens have no text."""
     fields = parse(DetokenizeFields, body, service)
     read_model(fields.model, service)
     text = service.tokenizer.decode(fields.tokens)
@@ -68,7 +68,7 @@ def detokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
 
 
 def tokenizer_info(service: Service) -> dict[str, Any]:
-    """Return the special tokens and the chat template, for programs that encode prompts themselves."""
+    """Return special tokens and chat template, for clients that encode prompts themselves."""
     tokenizer, template = service.tokenizer, service.target.chat_template
     found: dict[str, Any] = {
         "tokenizer_class": type(tokenizer).__name__,

@@ -17,7 +17,7 @@ __all__ = ["specdec"]
 
 @modelapi(name="specdec")
 def specdec() -> type[ModelAPI]:
-    """The class of the models ``specdec/PATH``; imported when the first of them is made."""
+    """Import and return the class of models ``specdec/PATH``."""
     from specdec.integrations.inspect.api import SpecdecAPI
 
     return SpecdecAPI

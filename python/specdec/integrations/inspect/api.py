@@ -1,4 +1,4 @@
-"""`SpecdecAPI`: the models ``specdec/PATH`` of Inspect AI."""
+"""`SpecdecAPI`: provider of the models ``specdec/PATH`` in Inspect AI."""
 
 from __future__ import annotations
 
@@ -49,38 +49,35 @@ _STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "stop": "stop", "length": "max_tokens", "context": "model_length",
 }  # fmt: skip
 _UNSUPPORTED: Final = ("best_of", "response_schema", "modalities")
-"""Fields of a configuration that would change a text and that specdec does not have."""
+"""Unsupported configuration fields that would change a text."""
 
 
 class SpecdecAPI(ModelAPI):
-    """A target that writes by exact speculative decoding; requests that wait are decoded together.
+    """Inspect model that decodes speculatively and batches concurrent requests.
 
     Parameters
     ----------
     model_name : str
-        The target: a path, a hub name, or "embedded" for the one in the package.
+        The target: a path, a hub name, or "embedded" for the bundled one.
     base_url, api_key : None
-        There is no service.
+        Unused.
     config : GenerateConfig
         Inspect's own.
     draft : str, optional
-        A name that `specdec.drafts.named` takes, a path or a hub name. None: plain decoding. No draft
-        changes a greedy text.
+        A name for `specdec.drafts.named`, a path or a hub name. None: plain decoding. Greedy texts do not
+        depend on the draft.
     gamma : int or "auto", optional
-        Draft tokens a round; None: the draft's own default.
+        Draft tokens per round; None: the draft's default.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
-        The rule of verification, see `specdec.generate`; it matters at temperatures above 0.
+        Verification rule, see `specdec.generate`; without effect at temperature 0.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`.
     batch_size : int, default 16
-        Requests that are decoded at once: as many sequences of the whole context are made. It changes no
-        result.
+        Requests decoded at once, each with memory for the whole context. Does not change results.
     prompt_cache : bool, default False
-        Keep texts that were read, so that the next turn of a conversation is read alone. It changes no
-        result.
+        Cache prefixes, so that a turn prefills only its new tokens. Does not change results.
     use_chat_template : bool, default True
-        False: the prompt is the texts of the messages with an empty line between two, as of a model that has
-        no chat template.
+        False: join the messages' texts with empty lines, as for a model without a chat template.
     chat_template_args : dict, optional
         Variables of the chat template, such as ``enable_thinking``.
 
@@ -121,12 +118,12 @@ class SpecdecAPI(ModelAPI):
             "max_waiting": sys.maxsize, "max_top_logprobs": self.pair.target.config.n_vocab,
             "predictions": False, "prompt_cache": self._prompt_cache, "n_threads": load.get("n_threads"),
         }  # fmt: skip
-        self._engine: Engine | None = None  # while requests may come
+        self._engine: Engine | None = None  # None until the first request
         self._has_template = use_chat_template and self.pair.target.chat_template is not None
         self._template_args = dict(chat_template_args or {})
         self._format = ReplyFormat.of(self.pair.target) if self._has_template else ReplyFormat()
 
-    # -- what Inspect asks of a provider ----------------------------------------------------------------
+    # -- Inspect's provider interface -------------------------------------------------------------------
 
     async def generate(
         self,
@@ -135,7 +132,7 @@ class SpecdecAPI(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """Reply to a conversation, in as many choices as the configuration asks for."""
+        """Reply to a conversation with the configured number of choices."""
         settings = _settings(config, self.pair.target.config.n_ctx)
         if tool_choice == "none":
             tools = []
@@ -171,36 +168,36 @@ class SpecdecAPI(ModelAPI):
         return self._output(results, perf_counter() - began, tools)
 
     def max_tokens(self) -> int | None:
-        """New tokens of a request that does not say how many: as many as the context has room for."""
+        """Return the default number of new tokens, bounded by the context."""
         return self.pair.target.config.n_ctx
 
     def max_connections(self) -> int:
-        """Requests that Inspect makes at once."""
+        """Return the number of concurrent requests."""
         return self._size
 
     def connection_key(self) -> str:
-        """What limits the number of requests: each model by itself."""
+        """Return the key of the request limit, one per model."""
         return str(self.model_name)
 
     def collapse_user_messages(self) -> bool:
-        """Templates expect that user and assistant take turns."""
+        """Return True, as templates expect alternating roles."""
         return True
 
     async def tokenize(self, text: str) -> list[int]:
-        """The target's token ids of a text."""
+        """Encode a text with the target's tokenizer."""
         return self.pair.tokenizer.encode(text, add_bos=False)
 
     async def count_text_tokens(self, text: str) -> int:
-        """How many tokens of the target a text has."""
+        """Count the target's tokens of a text."""
         return len(self.pair.tokenizer.encode(text, add_bos=False))
 
     async def aclose(self) -> None:
-        """End the thread that decodes; a later request starts another."""
+        """Stop the decoding thread; a later request starts a new one."""
         engine, self._engine = self._engine, None
         if engine is not None:
             await to_thread.run_sync(engine.close)
 
-    # -- from results to Inspect's output ---------------------------------------------------------------
+    # -- conversion to Inspect's output -----------------------------------------------------------------
 
     def _output(self, results: list[Result], seconds: float, tools: Sequence[ToolInfo]) -> ModelOutput:
         n_prompt, n_cached = len(results[0].prompt_ids), results[0].n_cached_tokens
@@ -223,7 +220,7 @@ class SpecdecAPI(ModelAPI):
         choice = ChatCompletionChoice(message=message, stop_reason=reason)
         if result.logprobs is not None:
             choice.logprobs = self._logprobs(result.tokens, result.logprobs, result.top_logprobs)
-        if result.prompt_logprobs is not None:  # nothing is said of the first token
+        if result.prompt_logprobs is not None:  # without the first token
             choice.prompt_logprobs = self._logprobs(
                 result.prompt_ids[1:], result.prompt_logprobs, result.prompt_top_logprobs
             )
@@ -247,7 +244,7 @@ class SpecdecAPI(ModelAPI):
         return Logprobs(content=content)
 
     def _token(self, token: int) -> tuple[str, bytes]:
-        """The text of a token, a special one by its name, and its bytes."""
+        """Return the text of a token (a special token's name) and its bytes."""
         tokenizer = self.pair.tokenizer
         if not isinstance(tokenizer, ByteTokenizer):
             text = tokenizer.decode([token])
@@ -258,10 +255,10 @@ class SpecdecAPI(ModelAPI):
 
 
 def _settings(config: GenerateConfig, n_ctx: int) -> dict[str, Any]:
-    """Arguments of `Engine.submit` as a configuration has them."""
+    """Convert a configuration to arguments of `Engine.submit`."""
     for name in _UNSUPPORTED:
         if value := getattr(config, name):
-            raise InputError.of(name, value, "None, as specdec does not have it")
+            raise InputError.of(name, value, "None, as specdec does not support it")
     given = {name: getattr(config, name, None) for name in table_of(Sampling)}
     found: dict[str, Any] = {name: value for name, value in given.items() if value}  # 0 changes nothing
     return found | {

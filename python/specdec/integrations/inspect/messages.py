@@ -1,4 +1,4 @@
-"""Inspect's messages and tools as a chat template reads them, and replies as Inspect's messages."""
+"""Convert Inspect's messages and tools for chat templates, and replies to Inspect's messages."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _THINK_END: Final = "</think>"
 _CALL: Final = re.compile(
     r"<tool_call>(.*?)</tool_call>|<function>(.*?)</function>|```json\s(.*?)```", re.DOTALL
 )
-_ARGUMENTS: Final = ("arguments", "parameters")  # what models call them
+_ARGUMENTS: Final = ("arguments", "parameters")  # names that models use
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Return a conversation as `specdec.ChatTemplate.render` takes it; text and reasoning alone."""
+    """Convert a conversation of text and reasoning for `specdec.ChatTemplate.render`."""
     found = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": _text(message)}
@@ -64,12 +64,12 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def plain_text(messages: Sequence[ChatMessage]) -> str:
-    """The texts of a conversation, an empty line between two: the prompt of a model without chat template."""
+    """Join the texts of a conversation with empty lines, as the prompt without a chat template."""
     return "\n\n".join(_text(message) for message in messages)
 
 
 def template_tools(tools: Sequence[ToolInfo]) -> list[dict[str, Any]] | None:
-    """The JSON schemas of tools, as chat templates read them; None without any."""
+    """Return the JSON schemas of tools for chat templates; None without tools."""
     return [{"type": "function", "function": _function(tool)} for tool in tools] or None
 
 
@@ -80,10 +80,10 @@ def _function(tool: ToolInfo) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReplyFormat:
-    """How a model writes replies.
+    """Reply format of a model.
 
-    `name` is one of `TOOL_FORMATS`, "json" where no marks separate calls from text; `spelling` is of the
-    special tokens that separate the parts of a reply.
+    `name` is one of `TOOL_FORMATS` ("json": no marks around calls); `spelling` spells the special tokens that
+    separate the parts of a reply.
     """
 
     name: str = "json"
@@ -91,7 +91,7 @@ class ReplyFormat:
 
     @classmethod
     def of(cls, target: Model) -> ReplyFormat:
-        """The format of a model, by its chat template and its tokenizer."""
+        """Find the format of a model from its chat template and tokenizer."""
         template, tokenizer = target.chat_template, target.tokenizer
         if template is None or tokenizer is None:
             return cls()
@@ -102,13 +102,13 @@ class ReplyFormat:
         return cls(name, MarkSpelling.of(special_tokens_of(tokenizer), marks, others=False))
 
     def text_of(self, result: Result) -> str:
-        """The text of a result with the special tokens in it that separate its parts."""
+        """Return the text of a result with the special tokens that separate its parts."""
         assert result.tokenizer is not None
         marked = MarkedText(StreamDecoder(result.tokenizer), self.spelling)
         return marked.feed(result.text or "", result.tokens)
 
     def parts_of(self, text: str, tools: Sequence[ToolInfo]) -> tuple[str, str, list[ToolCall]]:
-        """(reasoning, text, calls) of a text from `text_of`, as far as marks separate them."""
+        """Split a text from `text_of` at marks into (reasoning, text, calls)."""
         spelling = self.spelling
         before, end, after = text.rpartition(spelling.spell(_THINK_END))
         thoughts = before.strip().removeprefix(spelling.spell(_THINK)).strip() if end else ""
@@ -129,12 +129,11 @@ class ReplyFormat:
 def reply_of(
     text: str, model: str, tools: Sequence[ToolInfo], reply_format: ReplyFormat | None = None
 ) -> ChatMessageAssistant:
-    """Return the message that a reply is: its reasoning, its text and, with tools, the calls in it.
+    """Parse a reply from `ReplyFormat.text_of` to a message with reasoning, text and tool calls.
 
-    Reasoning ends with ``</think>``, or is on a channel of its own (gpt-oss). A call is written as the chat
-    template's family writes it; or it is a JSON object with a name and arguments (or parameters), within
-    ``<tool_call>``, ``<function>`` or a fence of JSON, or the whole reply, alone or in a list. `text` is as
-    `ReplyFormat.text_of` returns it.
+    Reasoning ends with ``</think>``, or has its own channel (gpt-oss). A call is in the chat template's
+    format, or a JSON object with a name and arguments (or parameters) within ``<tool_call>``, ``<function>``
+    or a JSON fence. One such object, or a list of them, may also be the whole reply.
     """
     thoughts, answer, calls = (reply_format or ReplyFormat()).parts_of(text, tools)
     if tools:
@@ -153,12 +152,12 @@ def _parts(message: ChatMessage) -> list[Content]:
 def _text(message: ChatMessage) -> str:
     for part in _parts(message):
         if not isinstance(part, ContentText | ContentReasoning):
-            raise InputError(f"a message of role {message.role!r} holds {part.type}; expected text alone")
+            raise InputError(f"a message of role {message.role!r} holds {part.type}; expected only text")
     return str(message.text)
 
 
 def _calls(answer: str, first: int) -> tuple[str, list[ToolCall]]:
-    """(what of a reply is text, the calls in it, numbered from `first` on)."""
+    """Split a reply into (text, calls numbered from `first`)."""
     pieces = [next(filter(None, groups), "") for groups in _CALL.findall(answer)]
     if pieces:
         found = [_call(parsed(piece.strip()), piece, i) for i, piece in enumerate(pieces, first)]

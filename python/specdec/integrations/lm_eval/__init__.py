@@ -1,6 +1,6 @@
 """lm-evaluation-harness with specdec as its model: ``--model specdec``.
 
-``python -m specdec.integrations.lm_eval`` is the harness's own command line, which then knows the model.
+``python -m specdec.integrations.lm_eval`` runs the harness's command line with the model registered.
 """
 
 from __future__ import annotations

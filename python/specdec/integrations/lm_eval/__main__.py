@@ -1,4 +1,4 @@
-"""``python -m specdec.integrations.lm_eval``: the harness's command line, which knows the model."""
+"""``python -m specdec.integrations.lm_eval``: the harness's command line with specdec's model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specdec.errors import SpecdecError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the harness's command line, by default with the arguments of the process; errors are a line."""
+    """Run the harness's command line, by default with `sys.argv`; print errors on one line."""
     kept = sys.argv
     sys.argv = [kept[0], *(kept[1:] if argv is None else argv)]
     try:

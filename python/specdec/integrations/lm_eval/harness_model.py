@@ -1,4 +1,4 @@
-"""`SpecdecLM`: the model "specdec" of lm-evaluation-harness."""
+"""`SpecdecLM`: the model "specdec" for lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from specdec.verification.rules import DecodingRule
 from specdec.verification.sampling import Sampling
 
 ScoringRequest: TypeAlias = tuple[Any, list[int], list[int]]
-"""The texts of a request, or None; ids of its context; ids of its continuation."""
+"""(texts of the request or None, context ids, continuation ids)."""
 
 WritingRequest: TypeAlias = tuple[str, dict[str, Any], int, str | None]
-"""The context of a request; its settings; its place among the requests of the call; its task."""
+"""(context, settings, index among the requests of the call, task)."""
 
-_log = logging.getLogger("lm_eval.specdec")  # below the harness's own, which has the handlers
+_log = logging.getLogger("lm_eval.specdec")  # child of the harness's logger, which has the handlers
 
-_SCORED_TOGETHER: Final = 256  # requests of a call of Model.score; what an interrupted run may lose
-_BATCHES_TOGETHER: Final = 4  # batches of a call of generate: slots are refilled, and not much is lost
+_SCORED_TOGETHER: Final = 256  # requests per call of Model.score: the most that an interrupt loses
+_BATCHES_TOGETHER: Final = 4  # batches per call of generate: keeps slots full, and an interrupt loses little
 _AUTO_BATCH_SIZE: Final = 16
 
 
@@ -56,60 +56,58 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "num_return_sequences": (1,),
     "use_cache": (True, False),
 }
-"""Arguments of transformers' ``generate`` that tasks give, and the values with which nothing is asked for."""
+"""Arguments of transformers' ``generate`` with the values that have no effect."""
 
 _FORMATS: Final = {"auto": None, "float32": "f32", "bfloat16": "bf16"}
-"""What the harness's other models call number formats."""
+"""Number formats by the harness's names."""
 
 
 @register_model("specdec")
 class SpecdecLM(TemplateLM):
-    """A target that is scored, and that writes by exact speculative decoding.
+    """Harness model that scores with a target and generates by speculative decoding.
 
-    Each parameter can be given in ``--model_args name=value,…``; ``batch_size``, ``max_batch_size`` and
-    ``device`` come from the options of that name.
+    ``--model_args name=value,…`` sets any parameter; ``batch_size``, ``max_batch_size`` and ``device`` have
+    their own options.
 
     Parameters
     ----------
     target : str or Model
-        The model under evaluation: a path, a hub name, or "embedded" for the one in the package.
+        The model to evaluate: a path, a hub name, or "embedded" for the bundled one.
     draft : str, Draft, Model, object or None
-        A name that `specdec.drafts.named` takes, a path or a hub name. None: plain decoding. No draft
-        changes a greedy text or a log-likelihood.
+        A name for `specdec.drafts.named`, a path or a hub name. None: plain decoding. Greedy texts and
+        log-likelihoods do not depend on the draft.
     pretrained : str, optional
-        ``target`` by the name that the harness's own model has for it, which names the folder of results.
+        Alias of ``target``, under which the harness names its result folder.
     gamma : int or "auto", optional
-        Draft tokens a round; None: the draft's own default.
+        Draft tokens per round; None: the draft's default.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
-        The rule of verification, see `specdec.generate`; it matters where a task samples.
+        Verification rule, see `specdec.generate`; without effect on greedy tasks.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
-        As in `specdec.load`. "auto", "float32" and "bfloat16" are understood too.
+        As in `specdec.load`. Also accepts "auto", "float32" and "bfloat16".
     batch_size : int or "auto"
-        Texts that are decoded or scored at once. "auto" (or "auto:N"): 16, at most ``max_batch_size``. It
-        changes no result.
+        Texts decoded or scored at once. "auto" (or "auto:N"): 16, at most ``max_batch_size``. Does not
+        change results.
     max_batch_size : int, optional
     max_length : int, optional
-        Tokens of context and continuation at most; None: the target's context.
+        Most tokens of context and continuation; None: the target's context.
     max_gen_toks : int, default 256
-        New tokens of a request that does not say how many.
+        Default number of new tokens of a request.
     add_bos_token : bool, optional
-        Whether texts begin with BOS; None: where the target was trained so.
+        Whether to prepend BOS; None: if the target was trained with it.
     prefix_token_id : int, optional
-        What stands before a text that has no context; None: BOS, else the end of text.
+        Token before a text without context; None: BOS, else the end of text.
     chat_template_args : dict, optional
         Variables of the chat template.
     enable_thinking : bool, optional
         One of these variables.
     think_end_token : str or int, optional
-        Where reasoning ends: the answer is what follows.
+        End of the reasoning; the answer follows.
     prompt_cache : bool or int, default False
-        Keep texts that were read, in so many bytes at most (True: 1 GiB), so that a prompt that begins like
-        one of them is not read again. It changes no result.
+        Size of the prefix cache in bytes (True: 1 GiB). Does not change results.
     seed : int, default 0
-        Key of the random numbers of requests that sample; request i of a task uses (seed, i).
+        RNG key of sampled requests; request i of a task uses (seed, i).
     device, trust_remote_code : object, optional
-        Taken, as command lines give them, and without effect: specdec computes on the CPU and runs no code
-        of a checkpoint.
+        Accepted and ignored: specdec computes on the CPU and runs no code of a checkpoint.
 
     Raises
     ------
@@ -140,8 +138,8 @@ class SpecdecLM(TemplateLM):
         self.pair = EvaluatedPair.open(given, draft, **options)
         self.tokenizer = HarnessTokenizer(self.pair.target)
         self.backend = "causal" if self.pair.target.config.encoder is None else "seq2seq"
-        self.tally = Tally()  # what speculation did so far
-        self.tally_by_task: dict[str, Tally] = {}  # the same for each task, without times
+        self.tally = Tally()  # of all requests so far
+        self.tally_by_task: dict[str, Tally] = {}  # without times
         self._gamma, self._verify, self._n_threads = gamma, verify, load.get("n_threads")
         self._revision = load.get("revision")
         self.batch_size = batch_size_of(batch_size)
@@ -167,7 +165,7 @@ class SpecdecLM(TemplateLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> SpecdecLM:
-        """The model of the arguments that a command line gives; names that it does not have are refused."""
+        """Make a model from command-line arguments, refusing unknown names."""
         names = [name for name in inspect.signature(cls).parameters if name != "load"]
         check_names(arg_dict, [*names, *LoadOptions.__annotations__])
         model: SpecdecLM = super().create_from_arg_obj(arg_dict, additional_config)
@@ -177,22 +175,22 @@ class SpecdecLM(TemplateLM):
     def create_from_arg_string(
         cls, arg_string: str, additional_config: dict[str, Any] | None = None
     ) -> SpecdecLM:
-        """The same of arguments in one string, ``name=value,...``."""
+        """Make a model from arguments in one string, ``name=value,...``."""
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
-    # -- what the harness asks of a model ---------------------------------------------------------------
+    # -- the harness's model interface -------------------------------------------------------------------
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text."""
+        """Token that ends a text."""
         token = self.tokenizer.eos_token_id
         if token is None:
-            raise InputError(f"{self.pair.name} has no token that ends a text; expected one")
+            raise InputError(f"{self.pair.name} has no end-of-text token; expected a model with one")
         return token
 
     @property
     def prefix_token_id(self) -> int:
-        """The token before a text that has no context."""
+        """Token before a text without context."""
         if self._prefix is not None:
             return self._prefix
         bos = self.tokenizer.bos_token_id
@@ -200,7 +198,7 @@ class SpecdecLM(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        """A name of tokenizer and chat template, for the harness's cache of built requests."""
+        """Key of tokenizer and chat template in the harness's request cache."""
         return self.tokenizer.name_or_path.replace("/", "__")
 
     def tok_encode(
@@ -210,10 +208,10 @@ class SpecdecLM(TemplateLM):
         left_truncate_len: int | None = None,
         **_: Any,
     ) -> list[int]:
-        """Ids of a text; BOS stands in front where ``add_special_tokens`` says so.
+        """Encode a text; ``add_special_tokens`` says whether to prepend BOS.
 
-        None: as ``add_bos_token`` says, but not before a text that begins with the name of BOS, as one that
-        a chat template has made does. Of an encoder-decoder: the tokens of a source, unless it says False.
+        None: follow ``add_bos_token``, except for a text that already starts with the name of BOS, as chat
+        templates write it. With an encoder-decoder: encode a source, unless it is False.
         """
         if self.backend == "seq2seq" and add_special_tokens is not False:
             return self._source(string)[-(left_truncate_len or 0) :]
@@ -226,11 +224,11 @@ class SpecdecLM(TemplateLM):
         return ids[-left_truncate_len:] if left_truncate_len else ids
 
     def tok_decode(self, tokens: int | Sequence[int], **_: Any) -> str:
-        """The text of some ids, special tokens left out."""
+        """Decode ids without special tokens."""
         return self.tokenizer.decode([tokens] if isinstance(tokens, int) else tokens)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The text of the chat template, by its name where the model has several; it is used from now on."""
+        """Select a chat template, by name if the model has several, and return its text."""
         template: str | None = super().chat_template(chat_template)
         several = isinstance(self.tokenizer.chat_template, dict)
         self._template_name = chat_template if several and isinstance(chat_template, str) else None
@@ -239,10 +237,10 @@ class SpecdecLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, Any]], add_generation_prompt: bool = True
     ) -> str:
-        """The prompt of a conversation, by the target's chat template.
+        """Render a conversation with the target's chat template.
 
-        A template that refuses the messages is given them without those of the system, and a warning is
-        logged, as the harness's own model does it.
+        If the template refuses the messages, log a warning and retry without system messages, as the
+        harness's own model does.
         """
         template = self.pair.target.chat_template
         if template is None:
@@ -258,13 +256,13 @@ class SpecdecLM(TemplateLM):
             others = [message for message in chat_history if message["role"] != "system"]
             if len(others) == len(chat_history):
                 raise
-            _log.warning("%s; rendered without the messages of the system", error)
+            _log.warning("%s; rendered without system messages", error)
             text = template.render(others, **options)
         self.tokenizer.check_special_tokens(text)
         return text
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the results have next to the scores: the model, and what speculation did."""
+        """Return model and decoding statistics for the results."""
         target = self.pair.target
         return {
             "model_num_parameters": target.n_parameters,
@@ -290,10 +288,10 @@ class SpecdecLM(TemplateLM):
         return self._source(context), self.tok_encode(continuation, add_special_tokens=False)
 
     def _source(self, text: str) -> list[int]:
-        """Ids of what an encoder reads, cut from the left to what it takes."""
+        """Encode the encoder's input, truncated on the left to its context."""
         tokenizer = self.pair.target.source_tokenizer
         if tokenizer is None:
-            raise InputError(f"{self.pair.name} has no tokenizer of sources; expected a target with one")
+            raise InputError(f"{self.pair.name} has no source tokenizer; expected a target with one")
         return list(tokenizer.encode(text))[-self.max_length :]
 
     def _loglikelihood_tokens(
@@ -302,7 +300,7 @@ class SpecdecLM(TemplateLM):
         collator = Collator(
             requests,
             sort_fn=lambda one: (len(one[2]), one[2]),
-            group_by="gen_kwargs",  # the word for groups of equal `group_fn`, here of equal contexts
+            group_by="gen_kwargs",  # the harness's word for grouping by `group_fn`, here by context
             group_fn=lambda one: one[1],
         )
         answers: list[tuple[float, bool]] = []
@@ -310,14 +308,14 @@ class SpecdecLM(TemplateLM):
             for chunk in _joined(collator.get_batched(n=len(requests)), _SCORED_TOGETHER):
                 for (texts, _context, _continuation), answer in zip(chunk, self._scored(chunk), strict=True):
                     answers.append(answer)
-                    if texts is not None:  # None: a window of a longer text, which is stored whole
+                    if texts is not None:  # None: a window of a text that is cached whole
                         self.cache_hook.add_partial("loglikelihood", texts, answer)
                 bar.update(len(chunk))
         found: list[tuple[float, bool]] = collator.get_original(answers)
         return found
 
     def _scored(self, requests: Sequence[ScoringRequest]) -> Iterator[tuple[float, bool]]:
-        """Log-likelihood of each continuation, and whether greedy decoding gives it, from one call."""
+        """Yield (log-likelihood, is_greedy) of each continuation, from one call."""
         options: dict[str, Any] = {"batch_size": self._batch(), "n_threads": self._n_threads}
         if self.backend == "causal":
             pairs = [self._fitting(context, continuation) for _, context, continuation in requests]
@@ -329,20 +327,20 @@ class SpecdecLM(TemplateLM):
             yield float(score.total), bool(score.is_greedy)
 
     def _fitting(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """Context and continuation, cut from the left: the last token is predicted and not read."""
+        """Truncate the context on the left; the last token is predicted but not read."""
         if len(continuation) > self.max_length:
             most = f"expected at most max_length, {self.max_length}"
             raise InputError(f"a continuation has {len(continuation)} tokens; {most}")
         excess = len(context) + len(continuation) - (self.max_length + 1)
         if excess > 0:
             _log.warning(
-                "%d tokens of a context are cut from the left: max_length is %d", excess, self.max_length
+                "context truncated on the left by %d tokens: max_length is %d", excess, self.max_length
             )
             context = context[excess:]
         return context, continuation
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, in windows that are disjoint in what they predict."""
+        """Return log-likelihoods of whole texts, from windows with disjoint predictions."""
         texts = [request.args[0] for request in requests]
         totals = [0.0] * len(texts)
         left = [0] * len(texts)
@@ -369,7 +367,7 @@ class SpecdecLM(TemplateLM):
     # -- texts ------------------------------------------------------------------------------------------
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """New texts, by speculative decoding in batches."""
+        """Generate texts by batched speculative decoding."""
         given = [(*request.args, i, request.task_name) for i, request in enumerate(requests)]
         collator = Collator(
             given, sort_fn=lambda one: (-len(one[0]), one[0]), group_by="gen_kwargs",
@@ -388,7 +386,7 @@ class SpecdecLM(TemplateLM):
         return found
 
     def _written(self, requests: Sequence[WritingRequest]) -> list[str]:
-        """The texts of requests with equal settings, from one call of `specdec.generate`."""
+        """Generate texts for requests with equal settings in one call of `specdec.generate`."""
         settings: dict[str, Any] = dict(normalize_gen_kwargs(requests[0][1], self.max_gen_toks))
         until = [
             entry for entry in handle_stop_sequences(settings.pop("until"), self.tokenizer.eos_token) if entry
@@ -412,20 +410,20 @@ class SpecdecLM(TemplateLM):
             return self._source(context)
         capacity = self.max_length - n_new
         if capacity < 1:
-            expected = f"fewer than max_length, {self.max_length}, as the prompt needs room as well"
+            expected = f"fewer than max_length, {self.max_length}, to leave space for the prompt"
             raise InputError.of("max_gen_toks", n_new, expected)
         ids = self.tok_encode(context)
         if len(ids) > capacity:
             _log.warning(
-                "%d tokens of a prompt are cut from the left: max_length is %d, max_gen_toks %d",
+                "prompt truncated on the left by %d tokens: max_length is %d, max_gen_toks %d",
                 len(ids) - capacity, self.max_length, n_new,
             )  # fmt: skip
         return ids[-capacity:]
 
     def _answer(self, result: Result, until: list[str]) -> str:
-        """The answer that the harness's own model makes of these tokens: what follows the reasoning.
+        """Return the answer after the reasoning, as the harness's own model extracts it.
 
-        It cuts all of the text at stop strings, in their order; those with special tokens are not in it.
+        Cut the text, without special tokens, at each stop string in order.
         """
         tokens, end = result.tokens, self._think_end
         if isinstance(end, int) and end in tokens:
@@ -442,7 +440,7 @@ class SpecdecLM(TemplateLM):
 
 
 def _joined(groups: Iterable[list[ScoringRequest]], size: int) -> Iterator[list[ScoringRequest]]:
-    """Whole groups, one after another, in chunks of at least so many requests."""
+    """Join whole groups into chunks of at least `size` requests."""
     chunk: list[ScoringRequest] = []
     for group in groups:
         chunk += group
@@ -458,21 +456,21 @@ def _report(before: Tally, after: Tally) -> None:
     if done.n_drafted:
         message = (
             "specdec: %(n_texts)d texts, %(n_tokens)d tokens in %(seconds).1f s; "
-            "%(tokens_per_call).2f tokens per run of the target, acceptance %(acceptance_rate).3f"
+            "%(tokens_per_call).2f tokens per target pass, acceptance %(acceptance_rate).3f"
         )
         _log.info(message, done.figures())
 
 
-# ── What the harness hands on, as specdec takes it
+# ── Conversion of the harness's arguments
 
 
 def format_of(dtype: Any) -> Any:
-    """Return a number format by its name in `specdec.load`; any other value as it is."""
+    """Translate a number format to its name in `specdec.load`; return other values unchanged."""
     return _FORMATS.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
 def batch_size_of(given: int | str) -> int | str:
-    """Return a number, or "auto", which may come with a schedule as "auto:4"."""
+    """Parse an integer, or "auto" with an optional schedule such as "auto:4"."""
     if not isinstance(given, str):
         return check_integer("batch_size", given, 1)
     word, _, schedule = given.partition(":")
@@ -484,14 +482,14 @@ def batch_size_of(given: int | str) -> int | str:
 
 
 def prompt_cache_of(given: bool | int) -> PromptCache | None:
-    """Make a cache of so many bytes, or of the default size; None for False."""
+    """Make a cache of this many bytes (True: the default size); None for False."""
     if given is True:
         return PromptCache()
     return PromptCache(max_bytes=check_integer("prompt_cache", given, 1)) if given else None
 
 
 def sampling_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of `specdec.generate` from a task's, as the harness has normalized them."""
+    """Convert a task's normalized arguments to those of `specdec.generate`."""
     settings = dict(settings)
     samples = bool(settings.pop("do_sample", False))
     found = {name: settings.pop(name) for name in _SAMPLING if settings.get(name) is not None}

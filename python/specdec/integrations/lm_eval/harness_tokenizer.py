@@ -1,4 +1,4 @@
-"""A model's tokenizer with the attributes that lm-evaluation-harness looks for."""
+"""Tokenizer adapter for lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from specdec.models.tokenizer import ByteTokenizer, Tokenizer, special_tokens_of
 
 
 class HarnessTokenizer:
-    """What the harness reads of a tokenizer: names and ids of special tokens, chat templates, ids and texts.
+    """Tokenizer with the attributes that the harness reads.
 
-    `chat_template` is the text of the model's chat template, or several by their names. Nothing is padded.
+    `chat_template` is the model's chat template, or several by name. There is no padding token.
     """
 
     pad_token: str | None = None
@@ -34,32 +34,32 @@ class HarnessTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest id."""
+        """Highest token id plus one."""
         return self._tokenizer.n_vocab
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
-        """Encode a text; `add_bos`: with BOS in front; None: where the model was trained with it."""
+        """Encode a text; `add_bos`: prepend BOS; None: if the model was trained with it."""
         if add_bos is None:
             return self._tokenizer.encode(text)
         ids = self._tokenizer.encode(text, add_bos=False)
         return [self.bos_token_id, *ids] if add_bos and self.bos_token_id is not None else ids
 
     def check_special_tokens(self, text: str) -> None:
-        """Refuse a rendered conversation whose special tokens the tokenizer would take for plain text."""
+        """Refuse a rendered conversation whose special tokens the tokenizer would read as plain text."""
         if not isinstance(self._tokenizer, ByteTokenizer) or self._tokenizer.reads_special_tokens:
             return
         for token in self._tokenizer.special_tokens():
             if token in text:
                 raise InputError(
                     f"the chat template writes the special token {token!r}, but {self._tokenizer.source} "
-                    "reads none in a text; expected a tokenizer.json"
+                    "cannot parse it; expected a tokenizer.json"
                 )
 
     def stops(self, until: Sequence[str]) -> list[str | int]:
-        """Return the stops of `specdec.generate` at which the harness's own model ends a text.
+        """Return stops for `specdec.generate` that match the harness's own model.
 
-        That model looks for stop strings in the text with the names of special tokens in it, and there a
-        string may also be, begin or end within a name.
+        That model searches text that includes special tokens' names, so a stop string may also lie, begin or
+        end within a name.
         """
         found: dict[str | int, None] = dict.fromkeys(until)
         for name, token in special_tokens_of(self._tokenizer).items():
@@ -74,7 +74,7 @@ class HarnessTokenizer:
         return list(found)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode ids, special tokens left out."""
+        """Decode ids without special tokens."""
         return self._tokenizer.decode(ids)
 
     def _name(self, token: int | None) -> str | None:
