@@ -141,7 +141,7 @@ def test_the_measured_speed_up_is_at_most_that_of_theorem_3_8() -> None:
     wrong = timed((0.9, 0.3), (1.0, 0.3), (1.1, 0.3))
     _, draft, verify = wrong.costs(plain)
     shown = side_by_side._measured(plain, wrong, 2.0 / (1.0 + draft))
-    assert verify < 1.0 and shown.startswith("2.22 ! (median of 3 pairs") and "\n! an error of" in shown
+    assert verify < 1.0 and shown.startswith("2.22 ! (median of 3 pairs") and "\n! measurement error" in shown
 
 
 @pytest.mark.parametrize(

@@ -339,7 +339,7 @@ def test_damaged_folders_are_refused_by_name(
 def test_weights_in_pickles_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
     path = eagle1(target).write(tmp_path / "draft")
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
-    with pytest.raises(CheckpointNotFoundError, match="pytorch_model.bin: expected the weights"):
+    with pytest.raises(CheckpointNotFoundError, match="but pytorch_model.bin; expected"):
         drafts.Eagle(path, target)
 
 

@@ -17,7 +17,7 @@ FOLDER = Path(specdec.__file__).parent / "embedded"
 def in_bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The target as a folder of numbers in bf16."""
     folder = tmp_path_factory.mktemp("target") / "bf16"
-    with pytest.warns(UserWarning, match="written as numbers in BF16"):
+    with pytest.warns(UserWarning, match="writing dequantized weights, BF16"):
         return specdec.convert(specdec.embedded_pair()[0].path, folder, "BF16")
 
 

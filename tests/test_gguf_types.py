@@ -99,7 +99,7 @@ def test_prompts_in_tiles(tmp_path):
 def test_codes_next_to_floats_in_a_fused_matrix_become_floats(tmp_path):
     """And a message says so."""
     path = write(tmp_path / "model.gguf", ("Q4_K", "Q4_K", "F32"))
-    with pytest.warns(UserWarning, match=r"turned into another number format: \d+ of Q4_K as f32"):
+    with pytest.warns(UserWarning, match=r"converting matrices to another number format: \d+ of Q4_K as f32"):
         model = specdec.load(path, tokenizer=False)
     exact = specdec.load(path, "f32", tokenizer=False)
     for name in ("layers.0.attn_q.weight", "layers.0.attn_k.weight", "layers.1.mlp_down.weight"):

@@ -206,7 +206,7 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
         match=r"is the state of a specdec.drafts.OnlineDraft; expected specdec\.drafts\.OnlineDraft\.load",
     ):
         drafts.load(tmp_path / "online", target)
-    with pytest.raises(specdec.CheckpointError, match="is a file of a Hugging Face folder"):
+    with pytest.raises(specdec.CheckpointError, match="is part of a Hugging Face folder"):
         drafts.load(next(target.path.glob("*.safetensors")), target)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"\xff" * 20)

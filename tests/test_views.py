@@ -72,8 +72,9 @@ def test_arguments_that_are_refused(view: str, argument: str, value: Any) -> Non
     ("change", "message"),
     [
         ({"temperatures": [-1]}, "temperature is -1"), ({"target": 5}, "target is an int"),
-        ({"options": DecodingOptions(verify="block")}, "verify is 'block'; expected none"),
-        ({"draft": rows_of(np.ones(3))}, "shape"), ({"draft": rows_of(np.ones(N_VOCAB))}, "no distribution"),
+        ({"options": DecodingOptions(verify="block")}, "verify is 'block'; expected the default"),
+        ({"draft": rows_of(np.ones(3))}, "shape"),
+        ({"draft": rows_of(np.ones(N_VOCAB))}, "not a distribution"),
         ({"draft": drafts.Unigram([0], 7)}, r"ids\[\d\] is \d+; expected 0 to 6"),
         ({"draft": drafts.PromptLookup}, "the class PromptLookup; expected an object"),
     ],

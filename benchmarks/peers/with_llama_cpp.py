@@ -21,7 +21,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from benchmarks.peers.engine import CAPACITY, Batch, Engine, Job, Pair, Writer
+import specdec
+from benchmarks.peers.engine import CAPACITY, EMBEDDED, Batch, Engine, Job, Pair, Writer
 from benchmarks.shapes import model_type, random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
@@ -271,7 +272,12 @@ def server(work: Path) -> Path:
 
 def gguf_file(job: Job) -> Path:
     """Return the model as a GGUF file, written once."""
-    return job.gguf or job.made(f"{job.name}-{job.format}.gguf", lambda path: _write_gguf(path, job))
+    write = _convert_embedded if job.shape in EMBEDDED else _write_gguf
+    return job.gguf or job.made(f"{job.name}-{job.format}.gguf", lambda path: write(path, job))
+
+
+def _convert_embedded(path: Path, job: Job) -> None:
+    specdec.convert(job.checkpoint, path, job.format, force=True)
 
 
 def _write_gguf(path: Path, job: Job) -> None:
