@@ -9,7 +9,7 @@
 #   make fuzz     random configurations and damaged files, with a fresh seed (tests/fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make notebooks  run the notebooks and store their outputs; on an idle machine, for some measure times
-#   make figures  draw the README's picture anew
+#   make figures  draw the README's picture again
 #   make docs     the documentation site, in build/docs/html; needs the extra `docs`
 #   make types    mypy, strict, on the package
 #   make lint     what CI checks of the style; `make format` repairs it

@@ -118,7 +118,7 @@ class Cell:
         return Spread.of(other["seconds"] / run["seconds"] for other, run in pairs)
 
     @property
-    def tokens_per_run(self) -> float:
+    def tokens_per_call(self) -> float:
         """New tokens per target forward pass, over all repeats."""
         return sum(run["n_tokens"] for run in self.runs) / sum(run["n_calls"] for run in self.runs)
 

@@ -151,7 +151,7 @@ def drafts(args: argparse.Namespace, report: Report) -> None:
         elif args.every_gamma:
             columns = head | over
         else:
-            auto = {"auto: tokens per run": ".2f", "auto: measured speed-up": ".2f", "auto / best": ".2f"}
+            auto = {"auto: tokens per pass": ".2f", "auto: measured speed-up": ".2f", "auto / best": ".2f"}
             columns = head | over | auto | {f"auto {name}": digits for name, digits in over.items()}
         table = report.table(columns)
         for text_type in args.texts:
@@ -203,7 +203,7 @@ def _best_and_auto(cells: dict[Any, Cell]) -> list[Any]:
     cell = fixed[best]
     faster = ratios([run["seconds"] for run in cell.runs], [run["seconds"] for run in auto.runs])
     row = ["own" if best is None else str(best), *_figures(cell), *_against(cell)]
-    return [*row, auto.tokens_per_run, auto.speedup, faster, *_against(auto)]
+    return [*row, auto.tokens_per_call, auto.speedup, faster, *_against(auto)]
 
 
 def _against(cell: Cell) -> list[Spread]:
@@ -211,13 +211,13 @@ def _against(cell: Cell) -> list[Spread]:
 
 
 FIGURES = {
-    "alpha": ".2f", "c": ".3f", "tokens per run": ".2f", "measured speed-up": ".2f", "predicted": ".2f",
+    "alpha": ".2f", "c": ".3f", "tokens per pass": ".2f", "measured speed-up": ".2f", "predicted": ".2f",
     "ideal": ".2f",
 }  # fmt: skip
 
 
 def _figures(cell: Cell) -> list[Any]:
     return [
-        cell.mean("acceptance_rate"), cell.mean("cost_coefficient"), cell.tokens_per_run, cell.speedup,
+        cell.mean("acceptance_rate"), cell.mean("cost_coefficient"), cell.tokens_per_call, cell.speedup,
         cell.mean("predicted_speedup"), cell.mean("ideal_speedup"),
     ]  # fmt: skip

@@ -57,7 +57,7 @@ def speed(args: argparse.Namespace, report: Report) -> None:
         report.say(f"\n{builds.described or builds.all[0].ask('described')}")
         columns = {
             "temperature": "g", "gamma": "d", "rule": "", "plain tokens/s": ".0f", "tokens/s": ".0f",
-            "measured speed-up": ".2f", "predicted": ".2f", "ideal": ".2f", "tokens per run": ".2f",
+            "measured speed-up": ".2f", "predicted": ".2f", "ideal": ".2f", "tokens per pass": ".2f",
             "alpha": ".3f", "c": ".3f",
         }  # fmt: skip
         if args.against:
@@ -88,7 +88,7 @@ def speed(args: argparse.Namespace, report: Report) -> None:
                 row = [
                     temperature, gamma, name, Spread.of(1 / one["seconds"] for one in cell.plain),
                     Spread.of(1 / one["seconds"] for one in cell.runs), cell.speedup,
-                    cell.mean("predicted_speedup"), cell.mean("ideal_speedup"), cell.tokens_per_run,
+                    cell.mean("predicted_speedup"), cell.mean("ideal_speedup"), cell.tokens_per_call,
                     cell.mean("acceptance_rate"), cell.mean("cost_coefficient"),
                 ]  # fmt: skip
                 table.row(*row, *([cells[plain].against, cell.against] if args.against else []))
@@ -290,7 +290,7 @@ def fixed_acceptance(args: argparse.Namespace, report: Report) -> None:
     ideal      `Trace.ideal_speedup` (Theorem 3.8, verification as fast as a plain step)
     theory     E(tokens) t(1) / (gamma t_draft + t(gamma + 1)), with E(tokens) of equation (1) and separately
                timed forward passes, in the order of a round and on a cache of the same length
-    ratio      measured over theory at the actual tokens per run, which differ from E(tokens) by chance
+    ratio      measured over theory at the actual tokens per pass, which differ from E(tokens) by chance
     machinery  share of a round outside forward passes
     """
     if not all(0 < alpha < 1 for alpha in args.alpha) or min(args.gamma) < 1:
@@ -318,7 +318,7 @@ def _fixed_table(
     found: dict[tuple[float, int], list[list[dict[str, Any]]]], title: str, report: Report
 ) -> None:
     columns = {
-        "alpha": "g", "gamma": "d", "tokens per run": ".2f", "(expected)": ".2f", "measured speed-up": ".2f",
+        "alpha": "g", "gamma": "d", "tokens per pass": ".2f", "(expected)": ".2f", "measured speed-up": ".2f",
         "predicted": ".2f", "ideal": ".2f", "theory": ".2f", "ratio": ".3f", "c": ".3f", "round ms": ".2f",
         "machinery %": ".1f",
     }  # fmt: skip

@@ -53,7 +53,7 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
     prompts: Any = list(PROMPTS)
     columns = {
         "format": "", "T": "g", "gamma": "d", "alpha": ".3f", "c": ".3f", "t(gamma+1)/t(1)": ".2f",
-        "expected": ".2f", "measured speed-up": ".2f", "tokens per run": ".2f",
+        "expected": ".2f", "measured speed-up": ".2f", "tokens per pass": ".2f",
     }  # fmt: skip
     table = report.table(columns, "Table 2: speed-up expected by Theorem 3.8, and measured")
     for number in args.formats:
@@ -79,7 +79,7 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
         target, drafts, prompts, temperatures=args.temperature, n_tokens=args.timed, repeats=args.repeats,
         n_threads=args.threads,
     )  # fmt: skip
-    columns = {"draft": "", "T": "g", "gamma": "d", "measured speed-up": ".2f", "tokens per run": ".2f"}
+    columns = {"draft": "", "T": "g", "gamma": "d", "measured speed-up": ".2f", "tokens per pass": ".2f"}
     table = report.table(columns, f"Drafts of the target in {target.dtype}")
     for row in compared.rows:
         table.row(row.draft, row.temperature, row.gamma, _speedup(row), row.tokens_per_call)

@@ -54,24 +54,24 @@ class Speedup(Spread):
     per forward pass is a measurement error, and is not reported.
     """
 
-    tokens_per_run: float
+    tokens_per_call: float
     invalid: bool
 
     @classmethod
-    def over(cls, ratios: Sequence[float], tokens_per_run: Sequence[float]) -> Speedup:
-        """Summarize ratios and tokens per run of all repeats."""
-        above = [ratio / tokens for ratio, tokens in zip(ratios, tokens_per_run, strict=True)]
+    def over(cls, ratios: Sequence[float], tokens_per_call: Sequence[float]) -> Speedup:
+        """Summarize ratios and tokens per pass of all repeats."""
+        above = [ratio / tokens for ratio, tokens in zip(ratios, tokens_per_call, strict=True)]
         spread = Spread.of(ratios)
         return cls(
             spread.median, spread.low, spread.high,
-            statistics.mean(tokens_per_run), statistics.median(above) > 1.0,
+            statistics.mean(tokens_per_call), statistics.median(above) > 1.0,
         )  # fmt: skip
 
     def reason(self, digits: str = ".2f") -> str:
         """Return why the speed-up is invalid; empty if it is valid."""
         if not self.invalid:
             return ""
-        return f"invalid: {self.median:{digits}} is above {self.tokens_per_run:{digits}} tokens per run"
+        return f"invalid: {self.median:{digits}} is above {self.tokens_per_call:{digits}} tokens per pass"
 
     def cells(self, column: str) -> dict[str, Any]:
         """Return columns of a CSV file, without numbers if invalid."""

@@ -73,7 +73,7 @@ def main(path: Path = PATH) -> None:
             write(ax, column, row, piece.text, piece.status)
             column += len(piece.text)
     n_tokens = sum(round_.kept for round_, _ in rounds)
-    total = f"{n_tokens} tokens in {len(rounds)} runs of the target"
+    total = f"{n_tokens} tokens in {len(rounds)} forward passes of the target"
     write(ax, TEXT, len(rounds) + 1, total, None, color=style.GREY)
 
     file = io.BytesIO()

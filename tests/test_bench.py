@@ -169,7 +169,7 @@ def test_speeds_by_their_definitions(found: Bench, folder: Path) -> None:
         assert row.tokens_per_s[run - 1] == pytest.approx(totals[0])
         assert row.plain_tokens_per_s[run - 1] == pytest.approx(totals[1])
         assert row.speedup.ratios[run - 1] == pytest.approx(totals[0] / totals[1])
-        assert row.speedup.tokens_per_run[run - 1] == row.tokens_per_call
+        assert row.speedup.tokens_per_call[run - 1] == row.tokens_per_call
         texts = [[line["choice"]["turns"] for line in lines] for lines in both]
         assert texts[0] == texts[1]
 

@@ -54,7 +54,7 @@ def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for said in ("machine-x", "commit", "load average at the beginning", "Load average at the end"):
         assert said in text
     assert "| 1 | a\\|b | 2.3 (1.0 to 3.0) | **1.50** (1.40 to 1.60) |" in text
-    assert "| 2 | – | – | invalid: 2.50 is above 2.00 tokens per run |" in text
+    assert "| 2 | – | – | invalid: 2.50 is above 2.00 tokens per pass |" in text
 
     with open(folder / "toy.csv", newline="", encoding="utf-8") as file:
         one, two, more = csv.DictReader(file)
@@ -81,7 +81,7 @@ def test_what_a_failed_run_found_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "machine.csv").read_text(encoding="utf-8") == "table,M\n,7\n"
 
 
-def test_a_speedup_above_the_tokens_per_run_is_an_error_of_measuring() -> None:
+def test_a_speedup_above_the_tokens_per_pass_is_an_error_of_measuring() -> None:
     assert not Speedup.over([1.9, 2.0, 2.5], [2.0, 2.0, 2.0]).invalid  # the median is not above
     assert Speedup.over([2.1], [2.0]).invalid
     assert Speedup.over([2.1, 1.6, 3.2], [2.0, 1.5, 3.5]).invalid  # each with the tokens of its own run

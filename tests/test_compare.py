@@ -180,7 +180,7 @@ def compared(monkeypatch: Any, world: World, *turns: tuple[list[Any], list[float
     return row
 
 
-def test_intervals_of_tokens_per_run_cover_the_truth(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_of_tokens_per_pass_cover_the_truth(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up draws, right with probability 0.7 up to three times in a row: 1 + 0.7 + 0.49 + 0.343."""
     rng = np.random.default_rng(2)
     truth, hits = 1 + 0.7 + 0.49 + 0.343, 0
@@ -215,7 +215,7 @@ def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
     first, second = found.rows[0].prompts
     assert second.tokens_per_call > 2.0 * first.tokens_per_call  # the same text again
     assert memory.n_texts == 0
-    assert first.speedup is not None and len(set(first.speedup.tokens_per_run)) == 1
+    assert first.speedup is not None and len(set(first.speedup.tokens_per_call)) == 1
 
 
 @pytest.mark.parametrize("n_runs", range(1, 19))
@@ -258,7 +258,7 @@ def test_a_hopeless_configuration_has_one_repetition(world: World, monkeypatch: 
 
 
 def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By made-up speed-ups, of which the highest is no result: it is above the tokens per run."""
+    """By made-up speed-ups, of which the highest is no result: it is above the tokens per pass."""
     speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
 
     def speedup(run: Any) -> Speedup:
@@ -370,7 +370,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
 
 def test_views_are_complete(found: specdec.Comparison) -> None:
     loaded = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert loaded["rows"][0]["speedup"].keys() >= {"median", "low", "high", "ratios", "tokens_per_run"}
+    assert loaded["rows"][0]["speedup"].keys() >= {"median", "low", "high", "ratios", "tokens_per_call"}
     assert loaded["rows"][1]["alpha"] is None and "trees" in loaded["rows"][1]["reason"]
     assert loaded["prompts"] == PROMPTS
     for text in (str(found), found._repr_html_(), found.markdown()):

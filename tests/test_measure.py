@@ -332,8 +332,8 @@ def test_betas_that_are_all_alike_have_no_correlation() -> None:
         ((2.0, 1.0), (1.0, 1.1), "2.00 is above 1.00"), ((1.0004,), (1.0,), "1.0004 is above 1.0000"),
     ],
 )  # fmt: skip
-def test_a_speed_up_above_the_tokens_per_run_is_invalid(ratios: Any, bounds: Any, reason: str) -> None:
-    """Each repetition has the tokens per run of its own texts; the median repetition decides."""
+def test_a_speed_up_above_the_tokens_per_pass_is_invalid(ratios: Any, bounds: Any, reason: str) -> None:
+    """Each repetition has the tokens per pass of its own texts; the median repetition decides."""
     reason = reason.replace("above", "above the mean accepted length,")
     assert Speedup(ratios, bounds).invalid == (f"invalid: {reason}" if reason else "")
 

@@ -229,13 +229,13 @@ def test_figure_3_has_the_best_gamma_and_the_pair(runs: dict[int, Result]) -> No
 
 
 def plain_run_s(runs: dict[int, Result]) -> float:
-    """A run of the target, in the plain run but for its first round: the last slice has read its token."""
+    """A target forward pass, in the plain run but for its first round: the last slice has read its token."""
     rounds = runs[0].trace.rounds[1:]
     return sum(r.verify_s for r in rounds) / len(rounds)
 
 
 def speedup_of(runs: dict[int, Result], gamma: int) -> float:
-    """Measured over the plain run; NaN above the tokens per run, an error of measuring on a busy machine."""
+    """Measured over the plain run; NaN above the tokens per pass, an error of measuring on a busy machine."""
     speedup = runs[gamma].trace.tokens_per_s / runs[0].trace.tokens_per_s
     return math.nan if speedup > runs[gamma].trace.tokens_per_call else speedup
 
@@ -289,7 +289,7 @@ def test_figure_4_has_theorems_3_8_and_3_11_and_the_runs(runs: dict[int, Result]
         for part in rounds.values()
     ]
     assert [y for _, y in points(operations) if not math.isnan(y)] == pytest.approx(counted)
-    # The thin curves: what a verification took, over a plain run of the target.
+    # The thin curves: what a verification took, over a plain forward pass of the target.
     thin = [line for line in speed.get_lines() if line.get_linewidth() == 1.0]
     plain_s = plain_run_s(runs)
     for gamma, line in zip(GAMMAS, thin, strict=True):

@@ -651,14 +651,14 @@ def invalid_ratio(gamma: int, ratio: float) -> str:
     return f"invalid: t({gamma + 1})/t(1) is {ratio:.3f}, below 1" if ratio < 1.0 else ""
 
 
-def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
+def invalid_speedup(speedup: float, tokens_per_call: float) -> str:
     """Why a speed-up is a measurement error (above the accepted length); empty if it is valid or NaN."""
-    if not speedup > tokens_per_run * (1.0 + 1e-9):  # rounding of equal sums
+    if not speedup > tokens_per_call * (1.0 + 1e-9):  # rounding of equal sums
         return ""
     digits = 2
-    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_run:.{digits}f}":  # for a weak draft
+    while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_call:.{digits}f}":  # for a weak draft
         digits += 1
-    return f"invalid: {speedup:.{digits}f} is above the mean accepted length, {tokens_per_run:.{digits}f}"
+    return f"invalid: {speedup:.{digits}f} is above the mean accepted length, {tokens_per_call:.{digits}f}"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -36,13 +36,13 @@ EQUALS_PLAIN: Final = "= plain (drafted nothing)"
 class Speedup:
     """Repeated measurements of the time per new token of plain over speculative decoding.
 
-    `ratios` are the speed-ups of the repetitions, at least one; `tokens_per_run` are their new tokens per
+    `ratios` are the speed-ups of the repetitions, at least one; `tokens_per_call` are their new tokens per
     target forward pass. Verification takes at least as long as computing one token, so a speed-up above the
     new tokens per pass is a measurement error.
     """
 
     ratios: tuple[float, ...]
-    tokens_per_run: tuple[float, ...]
+    tokens_per_call: tuple[float, ...]
 
     @property
     def median(self) -> float:
@@ -70,7 +70,9 @@ class Speedup:
     @property
     def invalid(self) -> str:
         """Why it is a measurement error (median of ratio / accepted length above 1); empty if valid."""
-        pairs = sorted(zip(self.ratios, self.tokens_per_run, strict=True), key=lambda pair: pair[0] / pair[1])
+        pairs = sorted(
+            zip(self.ratios, self.tokens_per_call, strict=True), key=lambda pair: pair[0] / pair[1]
+        )
         if not statistics.median(ratio / bound for ratio, bound in pairs) > 1.0:  # also false for NaN
             return ""
         return invalid_speedup(*pairs[len(pairs) // 2])
@@ -90,7 +92,7 @@ class Speedup:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain lists and numbers."""
-        return {name: plain(getattr(self, name)) for name in ("median", *_ENDS, "ratios", "tokens_per_run")}
+        return {name: plain(getattr(self, name)) for name in ("median", *_ENDS, "ratios", "tokens_per_call")}
 
 
 _ENDS: Final = ("low", "high", "invalid")

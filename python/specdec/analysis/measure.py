@@ -352,7 +352,7 @@ class _Measuring:
         betas = self.texts[temperature].betas[lenience]
         row = prediction.predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
         speedup = self.speedups.get((temperature, lenience, gamma))
-        tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_run)
+        tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_call)
         return replace(row, speedup=speedup, tokens_per_call=tokens)
 
     def _by_running(self) -> bool:

@@ -361,7 +361,7 @@ class _Search:
             attn=draft.attn, mlp=draft.mlp, gamma=draft.gamma, speedup=speedup.ratios[median],
             tokens_per_s=drafted.tokens_per_s[median], plain_tokens_per_s=plain.tokens_per_s[median],
             acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
-            tokens_per_call=speedup.tokens_per_run[median], speedup_low=speedup.low,
+            tokens_per_call=speedup.tokens_per_call[median], speedup_low=speedup.low,
             speedup_high=speedup.high,
         )  # fmt: skip
 
