@@ -326,7 +326,7 @@ def test_options_have_their_own_names_in_errors() -> None:
 
 
 def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the pair in the package, and of models given by path."""
+    """Of the bundled pair, and of models given by path."""
     asked: list[Any] = []
     use_models(
         monkeypatch, lambda *formats: asked.append(formats) or pair,

@@ -1,4 +1,4 @@
-"""The pair in the package: its codes give every number format the weights of the bf16 checkpoint."""
+"""The bundled pair: its codes give every number format the weights of the bf16 checkpoint."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_pairs_by_name(embedded: Embedded) -> None:
     assert given.draft is embedded[1] and given.draft_name == str(embedded[1].path)
     assert given.description("auto", "block")["gamma"] == "auto"
     for models, name, value, what in (
-        (("embedded",), "n_ctx", 64, "the target in the package"),
+        (("embedded",), "n_ctx", 64, "the bundled target"),
         ((embedded[0],), "dtype", "int8", "a loaded model"),
         (embedded, "draft_dtype", "int8", "a loaded draft"),
         (("embedded", "none"), "draft_dtype", "int8", "no draft"),

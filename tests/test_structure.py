@@ -18,7 +18,7 @@ SUFFIXES = (".py", ".pyi", ".c", ".h")
 
 LINES = {
     "benchmarks": 6000,
-    "csrc": 33900,
+    "csrc": 34000,
     "csrc/base": 1000,
     "csrc/beam": 700,
     "csrc/binding": 6300,

@@ -141,7 +141,7 @@ def test_lists_of_drafts_and_completion(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_generate_prints_the_text_alone(models: Pair) -> None:
-    """As words or from standard input; the target in the package has a name, and samples as without one."""
+    """As words or from standard input; the bundled target has a name, and samples as without one."""
     wanted = specdec.generate(models[0], None, "abc ab", max_new_tokens=30)
     for asked in (["--target", "big"], BOTH, ["--temperature", "0"]):
         done = run("generate", *asked, "--max-new-tokens", "30", "abc", "ab")

@@ -1,7 +1,7 @@
 /* The constraint of a text: which tokens may come next, along the text and the draft tokens after it.
  *
- * The target's distribution is masked and renormalized token by token, and so are those of drafts: a mask is
- * computed once for all who ask, after whichever nodes they ask for. */
+ * The target's distribution is masked and renormalized token by token, and so are those of drafts: the mask
+ * after a node is computed once and shared. */
 #pragma once
 
 #include "state_tree.h"

@@ -18,7 +18,7 @@ typedef struct sd_expert_reads {
 typedef struct sd_cost_model {
     int known;           /* 0: nothing has been seen */
     double start, slope; /* of the line through the means */
-    /* The line is over counts plus the experts that so many rows read. */
+    /* The line's abscissa is the count plus a term for the experts that this many rows read. */
     sd_expert_reads expert_reads;
     double n[SD_COST_MODEL_BINS];    /* passes in each bin */
     double at[SD_COST_MODEL_BINS];   /* mean count of these passes */
@@ -37,7 +37,7 @@ void sd_cost_model_learn(sd_cost_model* cost, int count, double seconds);
 /* Estimated seconds of a pass with this count; 0 before anything was learned. */
 double sd_cost_model_seconds(const sd_cost_model* cost, int count);
 
-/* Seconds of one more, by the line. */
+/* Seconds that one more row or step adds, by the line. */
 double sd_cost_model_step(const sd_cost_model* cost, int count);
 
 /* Number of passes learned with a count from low to high. */

@@ -67,8 +67,8 @@ struct sd_drafter {
      * begins with its first token only, and nothing is committed for it.
      *
      * Begin a sequence with a prompt. Its tokens stay in place until they have been read, its source until
-     * the sequence begins again; its stream is unused. begin clears memory in at most some nanoseconds per
-     * token: read does the longer work. A sequence may begin again with another prompt after its text has
+     * the sequence begins again; its stream is unused. begin must be quick, a few nanoseconds per
+     * token at most; read does the rest. A sequence may begin again with another prompt after its text has
      * ended, or with the same one after a failed call. */
     sd_status (*begin)(sd_drafter* self, int sequence, const sd_prompt* prompt);
     /* Called before the first begin: allocate the caches and workspaces that only an active drafter needs.

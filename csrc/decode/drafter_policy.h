@@ -27,7 +27,7 @@ struct sd_drafter_policy {
     /* Seconds of a proposal without a step: the drafter looked and found nothing. */
     sd_mean empty_s;
 
-    sd_drafter_schedule schedule; /* whether it is tried or left out whatever it costs */
+    sd_drafter_schedule schedule; /* when it is tried or skipped regardless of its cost */
 
     /* Extra query tokens after every row of a tree: this drafter's, when it drafts; another's, in any
      * case. */
@@ -56,8 +56,8 @@ struct sd_drafter_policy {
 /* Forget everything. */
 void sd_drafter_policy_reset(sd_drafter_policy* policy);
 
-/* Give the throughput the expected rounds with this drafter. gamma: most draft tokens of a sequence. Call
- * between sd_throughput_begin and sd_drafter_policy_begin. */
+/* Tell the throughput what rounds with this drafter are expected to take and yield. gamma: most draft tokens
+ * of a sequence. Call between sd_throughput_begin and sd_drafter_policy_begin. */
 void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput, int gamma);
 
 /* Begin a round in which the batch has n_rows rows before this drafter is asked: one for each sequence plus

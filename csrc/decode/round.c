@@ -21,8 +21,8 @@ static sd_status propose(sd_session* s) {
 
 static sd_status forward(sd_session* s) {
     sd_round_fill_branches(s);
-    return sd_forward_finish(&s->workspace, s->round.branches,
-                             s->round.n_open); /* a drafter may have begun the pass */
+    /* continues the pass if a drafter has begun it in the target's cache */
+    return sd_forward_finish(&s->workspace, s->round.branches, s->round.n_open);
 }
 
 static sd_status verify(sd_session* s, int i) {

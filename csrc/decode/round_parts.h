@@ -24,7 +24,7 @@ static inline int sd_failure_is_own(sd_status status) {
     return status == SD_ERR_CALLBACK || status == SD_ERR_SETTING || status == SD_ERR_OVERFLOW;
 }
 
-/* End sequence i, which has failed; its text stays unchanged, and the others continue. */
+/* End sequence i, which has failed: its record has no new tokens, and the others continue. */
 sd_status sd_round_end_by(sd_session* session, int i, sd_status status);
 
 /* Times (sd_now) at which the parts of a round begin and end. */
@@ -55,8 +55,8 @@ void sd_forced_after_propose(const sd_session* session, int i);
 void sd_extra_after_propose(sd_session* session);
 
 /* Extra query tokens: append them to the *n_rows rows of tree i; tokens and parents have room for max_rows.
- * Rows whose draft token would exceed the text are left out, and a sequence that may not draft gets none, so
- * that its next draft does not depend on others. Returns their embeddings; NULL: the round has none. */
+ * Rows that would lie past the end of the text are left out. A sequence that may not draft gets none: its
+ * next draft would depend on the rest of the batch. Returns their embeddings; NULL: the round has none. */
 const float* sd_extra_append(const sd_session* session, int i, int* n_rows, int32_t* tokens,
                              int32_t* parents);
 

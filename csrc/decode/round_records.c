@@ -1,8 +1,8 @@
 /* Rows of the target's forward pass, failures of single sequences and times of a round. */
 #include "round_parts.h"
 
-/* Row of pending node k before rows are moved; -1: none. moved [n]: new index of the rows found so far, -1
- * for the others. */
+/* Old index of the row that matches pending node k; -1: none. moved [n]: new index of each row matched so
+ * far, -1 for the rest. */
 static int row_of(const sd_cache* cache, int k, int n, const int32_t* moved, const int32_t* tokens,
                   const int32_t* parents) {
     int32_t token = cache->tokens[cache->n_committed + k];

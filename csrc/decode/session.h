@@ -20,8 +20,8 @@ typedef struct sd_session_options {
     /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
      * no limit but gamma. */
     int node_budget;
-    /* Settings that no sequence's settings exceed; borrowed for the call. NULL: any settings fit, with at
-     * most n_top most probable tokens. */
+    /* Upper bound of all sequences' settings; borrowed for the call. NULL: any settings, with at most n_top
+     * top tokens. */
     const sd_settings* settings;
     int n_top;
     /* With settings: sequences have constraints. */
@@ -75,7 +75,7 @@ void sd_session_free(sd_session* session);
 
 /* Read one slice of prompts, in order of admission, with the target or the drafter; *done is set when all
  * prompts have been read. A sequence takes rounds once its own prompt has been read; they may come between
- * slices. A sequence with numbers that are not finite is read no further and ends with its next round, whose
+ * slices. A sequence whose numbers overflow is not read further and ends with its next round, whose
  * record has the failure. A call without enough memory for a drafter that was paused may be repeated. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 

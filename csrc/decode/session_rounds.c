@@ -2,7 +2,7 @@
 #include "clock.h"
 #include "round_parts.h"
 
-/* Is a sequence in a round with these gammas? Those with a negative one are not. */
+/* Does a sequence take part in a round with these gammas? A negative one leaves it out. */
 static int takes_part(const sd_session* s, int i, const int32_t* gammas) {
     return sd_sequence_is_open(&s->sequences[i]) && (gammas == NULL || gammas[i] >= 0);
 }

@@ -1,4 +1,4 @@
-/* Seconds of a round and tokens per second: the price of a second, in tokens.
+/* Throughput of rounds, and λ: what a second is worth in tokens.
  *
  * Rounds are a renewal process: over many of them the tokens per second are E(tokens) / E(seconds) of one,
  * and the best policy spends seconds iff they add at least λ tokens each, λ being these tokens per second

@@ -10,11 +10,15 @@
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
  *   v_abs, v_largest_abs (of a vector of absolute values), v_largest, v_store_int8; rounded to bf16:
  *                           v_store_bf16 (as floats), v_to_bf16
- *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
+ *   MAX_ROWS                rows of a panel block, 2, 6 or 12: its sums must fit the registers
  *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
  *   and what products_template.h and lines_template.h list
  * Each operation is correctly rounded, so equal sources give equal bits on every set. */
 #pragma once
+
+#ifdef __FAST_MATH__
+#error "kernels need IEEE arithmetic: build without -ffast-math"
+#endif
 
 #include <string.h>
 

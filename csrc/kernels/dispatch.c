@@ -4,7 +4,7 @@
 
 #include "parts.h"
 
-#if defined(__x86_64__)
+#if defined(SD_X86_SETS) /* their files are compiled for them */
 #include <cpuid.h>
 
 /* What GCC 12 has no name for. */
@@ -56,7 +56,7 @@ float sdk_tree_sum(const float* lanes) {
 typedef struct set {
     const char* name;
     int runs;                 /* on this machine */
-    sd_kernels_part parts[6]; /* in this order, up to NULL */
+    sd_kernels_part parts[8]; /* in this order, up to NULL */
 } set;
 
 static void build(const set* from, sd_kernels* table) {
@@ -76,7 +76,7 @@ static int all_tables(const sd_kernels** tables) {
     static int n;
     *tables = built;
     if (n > 0) return n;
-#if defined(__x86_64__)
+#if defined(SD_X86_SETS)
     /* These built-ins also ask whether the operating system saves the wide registers. */
     __builtin_cpu_init();
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -103,9 +103,10 @@ static int all_tables(const sd_kernels** tables) {
 #endif
         {"ref", 1, {sdk_floats_ref, sdk_loading_ref, sdk_dots_ref}},
     };
+    int found = 0;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
-        if (sets[i].runs) build(&sets[i], &built[n++]);
-    return n;
+        if (sets[i].runs) build(&sets[i], &built[found++]);
+    return n = found;
 }
 
 int sd_kernels_available(const sd_kernels** tables, int n_max) {

@@ -111,8 +111,8 @@ static double truncate_weights(const sd_sampling* s, int n, double* weights, dou
                                double* scratch) {
     if (s->top_k > 0 && s->top_k < n) mass = keep_largest(n, weights, mass, s->top_k, 0.0, scratch);
     if (s->top_p < 1.0) {
-        /* From twice the mass on, rounded up to a power of two, doubles are so far apart that sums of their
-         * multiples, up to the mass, need no rounding. */
+        /* Weights are rounded to the spacing of doubles above twice the mass. Sums of such multiples, up to
+         * the mass, are exact. */
         int exponent;
         frexp(mass, &exponent);
         mass = keep_largest(n, weights, mass, s->top_p * mass, ldexp(1.0, exponent + 1), scratch);

@@ -56,8 +56,8 @@ int32_t sd_coupled_token(const sd_distribution* distribution, sd_stream stream, 
 int sd_race_order(const sd_distribution* distribution, int n_vocab, const double* noise, int k,
                   int32_t* order, double* times);
 
-/* Set *rest to max(0, scale · target − draft), normalized. Its weights are written to left [n_vocab], which
- * neither input may use, in any unit: only rest->factor makes them probabilities. Returns the mass before
+/* Set *rest to max(0, scale · target − draft), normalized. Its weights go to left [n_vocab], which must not
+ * be the weights of either input. They are not normalized: multiply by rest->factor. Returns the mass before
  * normalization, in units of probability. If it is 0 (equal distributions up to rounding), *rest is the
  * target. */
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,

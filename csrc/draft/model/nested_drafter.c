@@ -10,8 +10,8 @@
 
 /* Inner round of a sequence. */
 typedef struct inner {
-    sd_proposal
-        proposal; /* of the inner drafter; its text [n_text + gamma] is owned and includes draft tokens */
+    /* Of the inner drafter. Its text [n_text + gamma] is owned and includes draft tokens. */
+    sd_proposal proposal;
     int32_t* text;
     int32_t* node_rows; /* [inner_gamma + 1] row of each node of the proposal */
     sd_proposal rows;   /* the same with each row once: what the model reads */
@@ -130,7 +130,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
     q.failure = p->failure;
-    q.cache = NULL; /* the model's lacks the text's last token if every draft token was accepted */
+    q.cache = NULL; /* the model's cache lacks the last token if every draft token was accepted */
     q.tree.n_nodes = 1;
     q.tree.tokens[0] = in->text[q.n_text - 1];
     q.tree.parents[0] = -1;
@@ -172,8 +172,8 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
                             v->drafter->token_drafter.n_vocab, v->drafter->noise);
 }
 
-/* Append a draft token: a draw from the model's distribution after a node of the inner tree. The first token
- * of an inner round was decided on before the round; the others were drafted with it. */
+/* Append a draft token: a draw from the model's distribution after a node of the inner tree. Whether the
+ * first token of an inner round pays was decided before the round; the others have been drafted already. */
 static int propose_token(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
     if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];

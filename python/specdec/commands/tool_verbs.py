@@ -73,7 +73,7 @@ def drafts_verb() -> None:
     """List the draft names that --draft accepts and what each needs.
 
     Anything else is the path or hub name of a model or learned draft. For a file or folder that has one of
-    these names, write a path such as ./copy.
+    these names, write a path such as ./prompt-lookup.
     """
     usages = {name.usage(word): name.meaning for word, name in NAMES.items()}
     width = max(map(len, usages))

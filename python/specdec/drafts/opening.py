@@ -196,7 +196,7 @@ def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
 
 NAMES: Final[dict[str, DraftName]] = {
     "embedded": DraftName(
-        ModelDraft, "", "the small model in the package",
+        ModelDraft, "", "the bundled draft model",
         lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True),
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",

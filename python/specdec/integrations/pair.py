@@ -67,7 +67,7 @@ class EvaluatedPair:
             _refuse({**given, "dtype": dtype}, "a loaded model")
             model = target
         elif target == EMBEDDED:
-            _refuse(given, "the target in the package")
+            _refuse(given, "the bundled target")
             model = embedded_pair(dtype)[0]
         else:
             model = load(target, dtype, n_threads=n_threads, **given)

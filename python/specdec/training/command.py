@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--target", metavar="MODEL", help="path or hub name (default: the target in the package)")
+    add("--target", metavar="MODEL", help="path or hub name (default: the bundled target)")
     add("--dtype", choices=DTYPES, metavar="FORMAT", help="the target's number format")
     add("--method", required=True, metavar="METHOD", help="type of draft, see below")
     add("--out", required=True, metavar="DIR", help="folder of the draft; DIR/training keeps checkpoints")

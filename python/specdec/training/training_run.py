@@ -70,7 +70,7 @@ def train_draft(
     Parameters
     ----------
     target : Model, path or hub name, or None
-        None: the target in the package.
+        None: the bundled target.
     method : str
         "small", "recurrent", "early-exit" or others, see docs/TRAINING.md.
     out : path-like
