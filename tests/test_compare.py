@@ -144,7 +144,7 @@ def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
     found = specdec.compare(world.target, {"it": world.draft}, prompts, n_tokens=3000, **options).rows[0]
     alpha, low, high = measured.rows[0].rates
     assert found.alpha == pytest.approx(alpha, abs=2 * (high - low))
-    # with one draft token per round the accepted length is 1 + alpha, equation (1)
+    # with one draft token per round the tokens per pass is 1 + alpha, equation (1)
     assert found.tokens_per_call == pytest.approx(1 + alpha, abs=0.06)
     assert found.tokens_low < 1 + alpha < found.tokens_high
 
@@ -272,7 +272,7 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     assert (found.draft, found.gamma, found.choice) == ("small", 2, world.draft)
     (other,) = found.others
     assert (other.draft, other.gamma, other.choice) == ("copies", 2, copies)
-    assert other.invalid_predictions == {1: "invalid: 3.00 is above the mean accepted length, 2.00"}
+    assert other.invalid_predictions == {1: "invalid: 3.00 is above the tokens per pass, 2.00"}
     text = str(found)
     assert "small with gamma 2 is fastest" in text and text.count("★") == 1
     assert "3.00X !" in text and text.count("! measurement error") == 1
@@ -327,7 +327,7 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(found: specdec.Compariso
     assert speeds == ["1.00X", "1.50X", "2.90X !", "1.00X", "0.90X", "0.90X"]
     assert gammas == ["0  ", "4 ★", f"{tree.gamma}  ", "0  ", "4  ", f"{tree.gamma}  "]
     assert str(shown).endswith("as long as computing one") and table.rows[1][-1] == "1.40 to 1.60"
-    reason = "invalid: 2.90 is above the mean accepted length, 1.70"
+    reason = "invalid: 2.90 is above the tokens per pass, 1.70"
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
 
 
@@ -347,10 +347,10 @@ def test_a_narrow_terminal_has_fewer_columns(found: specdec.Comparison) -> None:
     assert str(found) == found.plain_text(None) == found.plain_text(1000)
     lines = found.summary().text(80).splitlines()
     assert max(map(len, lines[1:-1])) <= 80
-    assert "speed-up" in lines[1] and "accepted length" in lines[1] and "t(round)" not in lines[1]
+    assert "speed-up" in lines[1] and "tokens per pass" in lines[1] and "t(round)" not in lines[1]
     assert "95 %, 95 %" in lines[-1]
     narrow = found.summary().text(10)  # what is not optional stays
-    assert all(name in narrow for name in ("draft", "gamma", "alpha", "accepted length", "speed-up"))
+    assert all(name in narrow for name in ("draft", "gamma", "alpha", "tokens per pass", "speed-up"))
 
 
 def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -> None:

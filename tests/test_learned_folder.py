@@ -77,7 +77,7 @@ def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"specdec_draft": 2}, "specdec_draft"),
+        ({"specdec_draft": 1}, "specdec_draft"),
         ({"specdec_draft": "1"}, "specdec_draft"),
         ({"method": 3}, "method"),
         ({"method": "some"}, "method"),

@@ -334,7 +334,7 @@ def test_betas_that_are_all_alike_have_no_correlation() -> None:
 )  # fmt: skip
 def test_a_speed_up_above_the_tokens_per_pass_is_invalid(ratios: Any, bounds: Any, reason: str) -> None:
     """Each repetition has the tokens per pass of its own texts; the median repetition decides."""
-    reason = reason.replace("above", "above the mean accepted length,")
+    reason = reason.replace("above", "above the tokens per pass,")
     assert Speedup(ratios, bounds).invalid == (f"invalid: {reason}" if reason else "")
 
 

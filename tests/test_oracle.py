@@ -99,7 +99,7 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
     text = str(found)
     assert text.count("X !") >= 2 and "! measurement error" in text and "gamma 2 ★" not in text
     invalid = OracleRow("gamma 3", 2.0, 2.5, 2.0, 1.5).invalid
-    assert invalid == "invalid: 2.50 is above the mean accepted length, 2.00"
+    assert invalid == "invalid: 2.50 is above the tokens per pass, 2.00"
 
 
 def test_gammas_of_a_tree_really_run(pair: Pair) -> None:

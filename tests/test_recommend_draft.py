@@ -215,9 +215,9 @@ def test_the_choice_is_the_fastest_that_is_possible() -> None:
     found = recommendation(a=(1.2, 1.3), b=(1.4, 1.5), c=(3.0, 3.1))  # c is above its tokens per pass
     assert (found.choice, found.gamma, found.is_certain) == ("B", 4, True)
     assert found.reason == (
-        "b with gamma 4: 1.45 times as fast as plain decoding (1.40 to 1.50), mean accepted length 2.00; "
+        "b with gamma 4: 1.45 times as fast as plain decoding (1.40 to 1.50), tokens per pass 2.00; "
         "next is a with gamma 4: 1.25 times as fast as plain decoding (1.20 to 1.30), "
-        "mean accepted length 2.00"
+        "tokens per pass 2.00"
     )
     for ratios, reason in (((0.9, 1.3), "measure again with more repeats"), ((1.3,), "only one repetition")):
         unsure = recommendation(a=ratios)

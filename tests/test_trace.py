@@ -120,7 +120,7 @@ def test_a_prediction_above_the_expected_tokens_is_invalid() -> None:
     """A round takes at least as long as a run that computes one row."""
     trace = Trace([NONE], target_s=0.3)  # its round takes 0.12 s
     assert trace.predicted_speedup == pytest.approx(trace.expected_tokens_per_call * 2.5)
-    said = f"invalid: {trace.predicted_speedup:.2f} is above the mean accepted length, "
+    said = f"invalid: {trace.predicted_speedup:.2f} is above the tokens per pass, "
     said += f"{trace.expected_tokens_per_call:.2f}"
     assert trace.invalid_prediction == trace.to_dict()["invalid_prediction"] == said
     assert re.search(f"^predicted speed-up +{trace.predicted_speedup:.2f} ! ", trace.summary(), re.MULTILINE)

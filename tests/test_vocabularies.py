@@ -430,7 +430,7 @@ def test_what_cannot_be_translated_is_refused(target: Any, models: Any) -> None:
         specdec.generate(pair[0], drafts.ModelDraft(pair[1], vocabulary="intersection"), [3])
     with pytest.raises(VocabularyMismatchError, match="different vocabularies"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], vocabulary="same"), [3])
-    with pytest.raises(VocabularyMismatchError, match="expected a draft with the target's vocabulary"):
+    with pytest.raises(VocabularyMismatchError, match="needs a draft with the target's vocabulary"):
         specdec.beam_search(target, models["bytes"], [3], width=2)
     with pytest.raises(VocabularyMismatchError, match="expected no nested draft, or a model"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], draft=models["bytes"]), [3])

@@ -139,7 +139,7 @@ class Recurrent:
         self, config: Mapping[str, int], tensors: Iterable[tuple[str, NDArray[Any], str]], *,
         tokens: _Ids | None = None, dtype: Dtype = "f32", n_threads: int = 1,
     ) -> None:  # fmt: skip
-        """config : n_vocab, n_draft_vocab, d_embed, d_hidden, n_layers; see `specdec.drafts.Recurrent`.
+        """config : n_vocab, n_draft_vocab, d_embed, d_hidden, n_layers; see `specdec.drafts.RecurrentDraft`.
 
         tokens : [n_draft_vocab] the token of each output; None: output i is token i.
         """

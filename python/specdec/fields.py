@@ -29,7 +29,7 @@ MAX_INT: Final = 2**31 - 1
 
 MAX_TIME: Final = float(2**31)
 """Exclusive bound of times and shares in results, which keeps their sums finite."""
-_TIME: Final = f"a finite number from 0, below {MAX_TIME:.0f}"
+_TIME: Final = f"a finite number, at least 0 and below {MAX_TIME:.0f}"
 
 NOT_KNOWN: Final = "without effect: not known to specdec"
 """Reason in the warning about an unread field."""
@@ -223,7 +223,7 @@ class Fields:
 
     def amount(self, name: str, default: Any = REQUIRED, *, below: float = math.inf) -> Any:
         """Return a finite number, at least 0 and less than `below`."""
-        expected = "a finite number from 0" + (f", below {below:.0f}" if below < math.inf else "")
+        expected = "a finite number, at least 0" + (f" and below {below:.0f}" if below < math.inf else "")
         return self._checked(name, default, expected, lambda x: is_finite(x) and 0 <= x < below)
 
     def boolean(self, name: str, *, default: Any = REQUIRED) -> Any:
@@ -319,7 +319,9 @@ class Fields:
 
 
 def _whole(minimum: int, maximum: int | None) -> str:
-    return f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
+    if maximum is None:
+        return f"a whole number, at least {minimum}"
+    return f"a whole number from {minimum} to {maximum}"
 
 
 class MetadataFields(Fields):

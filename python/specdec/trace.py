@@ -403,7 +403,7 @@ class Trace(RoundTimes):
 
     @property
     def tokens_per_call(self) -> float:
-        """Mean accepted length: new tokens in the result per target forward pass, drafting or not."""
+        """Tokens per pass: new tokens of the result per target forward pass, drafting or not."""
         return _ratio(self.n_tokens, self.n_calls)
 
     @property
@@ -652,13 +652,13 @@ def invalid_ratio(gamma: int, ratio: float) -> str:
 
 
 def invalid_speedup(speedup: float, tokens_per_call: float) -> str:
-    """Why a speed-up is a measurement error (above the accepted length); empty if it is valid or NaN."""
+    """Why a speed-up is a measurement error (above the tokens per pass); empty if it is valid or NaN."""
     if not speedup > tokens_per_call * (1.0 + 1e-9):  # rounding of equal sums
         return ""
     digits = 2
     while digits < 9 and f"{speedup:.{digits}f}" == f"{tokens_per_call:.{digits}f}":  # for a weak draft
         digits += 1
-    return f"invalid: {speedup:.{digits}f} is above the mean accepted length, {tokens_per_call:.{digits}f}"
+    return f"invalid: {speedup:.{digits}f} is above the tokens per pass, {tokens_per_call:.{digits}f}"
 
 
 def wilson_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -514,7 +514,7 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
     ]
 
     def speedup(speed: Callable[[list[Answer]], float], bounds: Iterable[float]) -> Speedup:
-        """Return speeds over plain decoding's, by repetition; `bounds` are mean accepted lengths."""
+        """Return speeds over plain decoding's, by repetition; `bounds` are tokens per pass."""
         runs = zip(map(speed, answers), map(speed, plain), strict=False)
         ratios = tuple(one / other if other else math.nan for one, other in runs)
         return Speedup(ratios, tuple(bounds)) if ratios else NOT_RUN
@@ -552,7 +552,7 @@ def _mean_speed(answers: Sequence[Answer]) -> float:
 
 
 def _question_bound(answers: Sequence[Answer], plain: Sequence[Answer]) -> float:
-    """Return the bound on a ratio of mean speeds: accepted length, questions weighted by their speed."""
+    """Return the bound on a ratio of mean speeds: tokens per pass, questions weighted by their speed."""
     weights = [_per_s([one]) for one in plain]
     bounds = [_counts([one]).tokens_per_call for one in answers]
     products = math.fsum(weight * bound for weight, bound in zip(weights, bounds, strict=True))

@@ -46,7 +46,7 @@ def compare(
     """Compare any drafts for one target by running them.
 
     Every draft, at each gamma, and plain decoding continue the same prompts in interleaved runs, so all of
-    them see the same machine. Counts (acceptance, mean accepted length) and times come from the same runs and
+    them see the same machine. Counts (acceptance, tokens per pass) and times come from the same runs and
     mean the same for every draft, models included. A draft that learns from texts learns within each
     repetition, from its prompts in order, otherwise as in `specdec.measure`.
 
@@ -58,7 +58,7 @@ def compare(
         Drafts by names you choose. A str is a path or a name for `specdec.drafts.named`, such as
         ``"prompt-lookup"``.
     gammas : sequence of int, optional
-        Maximum of draft tokens per round, each 1 to 1024; None: each draft's own default.
+        Maximum number of draft tokens per round, each 1 to 1024; None: each draft's own default.
     n_tokens, repeats : int, default 400 and 5
         New tokens of each draft per repetition, gamma and temperature, shared by the prompts; repetitions.
         Sampled texts differ between repetitions.
@@ -228,7 +228,7 @@ class Comparison(Tabular):
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
         columns = experiment.columns_of(*experiment.SETTINGS)
         columns += [(str(i), partial(cell, i=i)) for i in range(len(self.prompts))]
-        return Table.of(f"Mean accepted length{timed} by prompt\n{shown}", self.rows, columns)
+        return Table.of(f"Tokens per pass{timed} by prompt\n{shown}", self.rows, columns)
 
     def to_pandas(self) -> Any:
         """Return the rows as a `pandas.DataFrame` with columns such as ``speedup_low``; NaN if missing."""

@@ -69,7 +69,7 @@ class Speedup:
 
     @property
     def invalid(self) -> str:
-        """Why it is a measurement error (median of ratio / accepted length above 1); empty if valid."""
+        """Why it is a measurement error (median of ratio / tokens per pass above 1); empty if valid."""
         pairs = sorted(
             zip(self.ratios, self.tokens_per_call, strict=True), key=lambda pair: pair[0] / pair[1]
         )
@@ -242,7 +242,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     "lenience": ("lenience", lambda row: f"{row.lenience:g}"),
     "gamma": ("gamma", lambda row: f"{row.gamma}"),
     "n_tokens": ("tokens", lambda row: f"{row.n_tokens}"),
-    "tokens_per_call": figure("accepted length", "tokens_per_call", ".2f"),
+    "tokens_per_call": figure("tokens per pass", "tokens_per_call", ".2f"),
     "tokens_interval": bounds("95 %", "tokens", ".2f"),
     "alpha": figure("alpha", "alpha", ".3f"),
     "alpha_interval": bounds("95 %", "alpha"),
@@ -393,7 +393,7 @@ class Configuration:
     def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
         """Return c, draft_ratio and verify_ratio of an `ExperimentRow`: medians over the repetitions.
 
-        The speed-up exceeds the ideal, accepted length over (draft_ratio + 1), only if verify_ratio is below
+        The speed-up exceeds the ideal, tokens per pass over (draft_ratio + 1), only if verify_ratio is below
         1.
         """
         per_token, draft, verify = [], [], []

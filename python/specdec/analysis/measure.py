@@ -150,7 +150,7 @@ class Measurement(Tabular):
 
     def __repr__(self) -> str:
         firsts = _first_of_each(self.rows)
-        figure = "alpha" if self.independence else f"mean accepted length with gamma {firsts[0].gamma}"
+        figure = "alpha" if self.independence else f"tokens per pass with gamma {firsts[0].gamma}"
         values = ", ".join(
             f"{row.tokens_per_call if row.by_running else row.alpha:.3f} at temperature {row.temperature:g}"
             for row in firsts
@@ -183,7 +183,7 @@ def measure(
 
     This needs a draft whose next-token distribution depends on the text only: a model, `Ngram`, `Unigram`,
     `Bigram`, `OnlineNgram` or `RecurrentDraft`. All others (trees, prompt lookup, heads, EAGLE, layers of the
-    target, memories, ensembles, your own objects) are measured by running them: accepted length, acceptance
+    target, memories, ensembles, your own objects) are measured by running them: tokens per pass, acceptance
     by position, and times. Values that need the formulas are None, with the reason in `ExperimentRow.reason`.
     A draft that learns from texts starts each run with its present state (`Draft.snapshot`) and is left
     unchanged; an `OnlineDraft` does not learn here. Your own objects are used as they are.
@@ -369,7 +369,7 @@ class _Measuring:
                 timed = {} if plain is None else drafted[gamma].timing(plain)
                 self.rows.append(replace(row, reason=reason, **timed))
                 said = _speedup_in_words(options.temperature, lenience, gamma, self.rows[-1].speedup)
-                self.say(f"{said}, mean accepted length {row.tokens_per_call:.2f}")
+                self.say(f"{said}, tokens per pass {row.tokens_per_call:.2f}")
             if self.times is None:
                 self._time([result.tokens for result in counting[self.gammas[0]].results])
         return len(self.rows) == len(groups) * len(self.gammas)

@@ -45,7 +45,7 @@ class OracleRow:
 
     @property
     def invalid(self) -> str:
-        """Why `speedup` is a measurement error (above the accepted length); empty if it is valid."""
+        """Why `speedup` is a measurement error (above the tokens per pass); empty if it is valid."""
         return invalid_speedup(self.speedup, self.tokens_per_call)
 
 
@@ -92,10 +92,10 @@ class Oracle(OneTable):
         title += f"c {self.c:.3f}, {self.n_tokens} tokens"
         columns = [
             ("", lambda row: row.name + (" ★" if row is best and not row.invalid else "")),
-            figure("accepted length", "tokens_per_call", ".2f"),
+            figure("tokens per pass", "tokens_per_call", ".2f"),
             ("speed-up", lambda row: marked(f"{row.speedup:.2f}X", row.invalid)),
             ("share of oracle's", share),
-            figure("accepted length, formula", "closed_tokens_per_call", ".2f", none=""),
+            figure("tokens per pass, formula", "closed_tokens_per_call", ".2f", none=""),
             figure("speed-up, formula", "closed_speedup", ".2f", "X", none=""),
         ]
         return Table.of(title, self.rows, columns)
@@ -119,7 +119,7 @@ def oracle(
     replayed with fixed gammas, and with an oracle that chooses each round's gamma to minimize the total time.
     A second oracle skips verification (footnote 4): it needs no rows of the target for draft tokens, but as
     many passes. `auto` is really run, after two runs to learn from. All use the same measured t(M) and draft
-    time; a speed-up above the mean accepted length comes from wrong times and is marked invalid.
+    time; a speed-up above the tokens per pass comes from wrong times and is marked invalid.
 
     Only models and tables draft the same tokens wherever a round begins. For other drafts (see
     `specdec.measure`) the fixed gammas are really run, the oracle drafts what each round of the longest run

@@ -171,7 +171,7 @@ class DraftRecommendation(Tabular):
 def _figures(row: ExperimentRow) -> str:
     """Format a row as a phrase."""
     speed = f"{row.timed.median:.2f} times as fast as plain decoding ({row.timed.interval})"
-    return f"{row.draft} with gamma {row.gamma}: {speed}, mean accepted length {row.tokens_per_call:.2f}"
+    return f"{row.draft} with gamma {row.gamma}: {speed}, tokens per pass {row.tokens_per_call:.2f}"
 
 
 def _size(n_bytes: float) -> str:
@@ -214,7 +214,7 @@ def recommend_draft(
         or a hub name. Values of a dict may also be functions that open a draft, so that one that cannot be
         opened is refused next to the others, with the reason.
     gammas : sequence of int, optional
-        Maximum of draft tokens per round, each 1 to 1024; None: 2, 4, 8 and the draft's own.
+        Maximum number of draft tokens per round, each 1 to 1024; None: 2, 4, 8 and the draft's own.
     n_tokens, repeats : int, default 120 and 3
         New tokens of each draft per repetition and gamma, shared by the prompts; repetitions, of which the
         median counts.
@@ -305,7 +305,7 @@ def _fitting(
 
 def _in_words(row: ExperimentRow) -> str:
     """Format a measured row as a line."""
-    speed = f"{row.timed.text()} ({row.timed.interval}), mean accepted length {row.tokens_per_call:.2f}"
+    speed = f"{row.timed.text()} ({row.timed.interval}), tokens per pass {row.tokens_per_call:.2f}"
     return f"{row.draft} with gamma {row.gamma}: {EQUALS_PLAIN if row.is_plain else speed}"
 
 
@@ -377,7 +377,7 @@ def _what_could(target: Model) -> str:
     models = f" (known by name: {', '.join(model.name for model in known)})" if known else ""
     found = [f"a model with the target's vocabulary{models}"]
     if isinstance(target.tokenizer, ByteTokenizer):
-        found.append("a model with another vocabulary and a tokenizer with byte tokens")
+        found.append("a model with another vocabulary and a tokenizer whose tokens are known as bytes")
     return f"{', '.join(found)}, or a draft without a model: {', '.join(WITHOUT_MODEL)}"
 
 

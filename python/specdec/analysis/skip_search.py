@@ -62,7 +62,7 @@ class SkipTrial:
 
     @property
     def invalid(self) -> str:
-        """Why `speedup` is a measurement error (above the accepted length); empty if it is valid."""
+        """Why `speedup` is a measurement error (above the tokens per pass); empty if it is valid."""
         return invalid_speedup(self.speedup, self.tokens_per_call)
 
     @property

@@ -248,7 +248,11 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
 @click.option(
     "--chat/--no-chat", default=None, help="Apply the chat template (default: if the model has one)."
 )
-@click.option("--too-long", type=click.Choice(("error", "skip")), help="Too long questions (default: error).")
+@click.option(
+    "--too-long",
+    type=click.Choice(("error", "skip")),
+    help="What to do with questions that are too long (default: error).",
+)
 @click.option("--answers", metavar="DIR", help="Save answers as Spec-Bench does; resume an interrupted run.")
 @setting_option("n_threads")
 @_json

@@ -61,7 +61,7 @@ class _EngineOfCall:
         if engine is not None and (target is not None or draft is not None or own):
             given = ["target or draft"] * (target is not None or draft is not None) + sorted(own)
             found = f"{', '.join(given)} cannot be combined with an engine"
-            raise InputError.about("engine", f"{found}; expected None")
+            raise InputError.about("engine", f"{found}; expected None, as the engine has its own")
         if engine is None and target is None:
             raise InputError.of("target", target, "a model, or an engine")
         self._engine, self._target, self._draft = engine, target, draft

@@ -161,8 +161,8 @@ def _checked_draft(draft: ModelLike, target: Model) -> Model:
     try:
         check_same_vocabulary(target, draft)
     except VocabularyMismatchError as error:
-        expected = "a draft with the target's vocabulary, or None (specdec.generate translates)"
-        raise VocabularyMismatchError(f"{error}; expected {expected}") from None
+        needs = "beam_search needs a draft with the target's vocabulary, or None"
+        raise VocabularyMismatchError(f"{error} ({needs})") from None
     check_source(draft.config.encoder is not None, target)
     return draft
 

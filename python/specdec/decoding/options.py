@@ -108,7 +108,9 @@ class DecodingOptions(Sampling):
         None, _check_gamma, scope="engine", flag="N",
         help="Draft tokens per round, or 'auto' (adaptive).",
     )  # fmt: skip
-    max_new_tokens: int | None = integer(200, 1, optional=True, flag="N", help="Maximum of new tokens.")
+    max_new_tokens: int | None = integer(
+        200, 1, optional=True, flag="N", help="Maximum number of new tokens."
+    )
     draft_sampling: Sampling | None = other(None, _check_draft_sampling)
     transform: Transform | None = other(None, _check_transform)
     schema: Schema | None = other(None, flag="FILE", help="JSON schema file that the text must match.")

@@ -113,7 +113,7 @@ class InputCopy(Draft):
     def describe(self, target: Model) -> Description:
         encoder, n_vocab = target.config.encoder, target.config.n_vocab
         if self._source is None and encoder is not None and encoder.n_vocab != n_vocab:
-            why = f"as the encoder of {target.path} has another of {encoder.n_vocab}"
+            why = f"as the encoder of {target.path} has a vocabulary of {encoder.n_vocab}"
             raise InputError.of("source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, {why}")
         source = None if self._source is None else ids_of("source", self._source, target)
         return "input_copy", {"source": source, **self._settings}

@@ -51,7 +51,7 @@ def same_vocabulary(target: Model, draft: Model) -> bool:
     except VocabularyMismatchError as error:
         for model in (target, draft):
             if not isinstance(model.tokenizer, ByteTokenizer):
-                unknown = f"tokens of {model.path} have no known bytes, so they cannot be translated"
+                unknown = f"{model.path} has no tokenizer with known token bytes, which translation needs"
                 raise VocabularyMismatchError(f"{error}; {unknown}") from None
         if draft.config.encoder is not None and None in (target.source_tokenizer, draft.source_tokenizer):
             raise
@@ -153,8 +153,8 @@ def open_stored(
         stored = _OPENERS[file_format](path)
         for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
             if value is not None:
-                name = type(stored).__name__
-                expected = f"None, as {path} holds a {name}, or specdec.drafts.{name}.load(path, ...)"
+                made = type(stored).__name__
+                expected = f"None, as {path} holds a {made}, or specdec.drafts.{made}.load(path, ...)"
                 raise InputError.of(argument, value, expected)
         return stored
     if not is_published(path):

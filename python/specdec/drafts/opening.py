@@ -214,7 +214,8 @@ NAMES: Final[dict[str, DraftName]] = {
         InputCopy, "[FILE]", "copies of the prompt or source, for outputs that edit their input",
         lambda file, target, dtype: InputCopy(_read(file) if file else None)),
     "suffix-decoding": DraftName(
-        SuffixDecoding, "[FILE]", "past outputs, of this run or a saved memory", _memory(SuffixDecoding)),
+        SuffixDecoding, "[FILE]", "copies from past outputs, of this run or a saved memory",
+        _memory(SuffixDecoding)),
     "token-recycling": DraftName(
         TokenRecycling, "[FILE]", "the target's last predictions after each token", _memory(TokenRecycling)),
     "lookahead": DraftName(

@@ -13,14 +13,14 @@ from specdec.analysis.experiment import ExperimentRow
 from specdec.errors import InputError, type_of
 from specdec.plot.style import GREY, Axes, Look, axes, label_axes, legend, legend_below, looks, mark, styled
 
-_INVALID = "invalid: above the mean accepted length"
+_INVALID = "invalid: above the tokens per pass"
 
 
 @styled
 def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes | None = None) -> Axes:
     """Measured speed-up of every draft: median, minimum and maximum over the repetitions.
 
-    The dashed line is plain decoding. A speed-up above the mean accepted length is a measurement error and
+    The dashed line is plain decoding. A speed-up above the tokens per pass is a measurement error and
     drawn as a gray cross.
     """
     rows = _rows(found, temperature)
@@ -64,7 +64,7 @@ def comparison_by_position(
 def comparison_by_prompt(
     found: Comparison, *, temperature: float | None = None, speed: bool = False, ax: Axes | None = None
 ) -> Axes:
-    """Mean accepted length of every draft on every prompt; with `speed`, the measured speed-up.
+    """Tokens per pass of every draft on every prompt; with `speed`, the measured speed-up.
 
     Speed-ups have their minimum and maximum; measurement errors are gray crosses.
     """
@@ -81,7 +81,7 @@ def comparison_by_prompt(
             _mark_speedup(ax, one, height, look, label)
     ax.set_yticks(range(n_prompts), found.labels)
     ax.set_ylim(n_prompts - 0.5, -0.5)
-    what = "Speed-up over plain decoding" if speed else "Mean accepted length"
+    what = "Speed-up over plain decoding" if speed else "Tokens per pass"
     label_axes(ax, f"{what}, T = {rows[0].temperature:g}", what.lower(), "prompt")
     _legend_once(ax)
     return ax
@@ -96,7 +96,7 @@ def comparison_by_temperature(
     Parameters
     ----------
     figure : {"tokens_per_call", "alpha", "speedup"}
-        Mean accepted length or mean acceptance rate, with 95 % intervals; or the measured speed-up with
+        Tokens per pass or mean acceptance rate, with 95 % intervals; or the measured speed-up with
         minimum and maximum. Rows without the value, and invalid speed-ups, are omitted.
     """
     if figure not in _BY_TEMPERATURE:
@@ -149,7 +149,7 @@ def comparison_of_costs(
     ax.plot([0.0, 1.1 * most], [0.0, 1.1 * most], "--", color=GREY, linewidth=1.2, label="plain decoding")
     label_axes(
         ax, f"Yield and cost of rounds, T = {rows[0].temperature:g}",
-        "time of a round, drafting and verification, over t(1)", "mean accepted length",
+        "time of a round, drafting and verification, over t(1)", "tokens per pass",
     )  # fmt: skip
     ax.set_xlim(left=0.0)
     ax.set_ylim(bottom=0.0)
@@ -193,7 +193,7 @@ def _mark_speedup(ax: Axes, row: ExperimentRow, y: float, look: Look, label: str
 _Values = Callable[[ExperimentRow], tuple[float, float, float]]
 _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
     "tokens_per_call": (
-        "mean accepted length", lambda row: (row.tokens_per_call, row.tokens_low, row.tokens_high),
+        "tokens per pass", lambda row: (row.tokens_per_call, row.tokens_low, row.tokens_high),
     ),
     "alpha": ("acceptance rate α", lambda row: row.rates),
     "speedup": (

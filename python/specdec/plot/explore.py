@@ -127,7 +127,7 @@ class Explorer:
 
     @styled
     def figure(self) -> Figure:
-        """Draw the shown run: its rounds, and accepted length over gamma."""
+        """Draw the shown run: its rounds, and tokens per pass over gamma."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=_SIZE, layout="constrained", dpi=pyplot().rcParams["figure.dpi"])
@@ -174,7 +174,7 @@ def explore(
     """Decode one prompt with sliders for gamma, temperature, rule, lenience and draft.
 
     A notebook shows the controls and a live figure: each round with its drafted, accepted and rejected
-    tokens, and accepted length over gamma by equation (1) at the measured acceptance rate. Without a kernel
+    tokens, and tokens per pass over gamma by equation (1) at the measured acceptance rate. Without a kernel
     the figure is static, and `Explorer.set` changes it.
 
     Parameters
@@ -247,7 +247,7 @@ def _rounds(ax: Axes, trace: Trace) -> None:
 
 
 def _by_gamma(ax: Axes, explorer: Explorer) -> None:
-    """Draw accepted length over gamma: equation (1) at the measured alpha, and this run."""
+    """Draw tokens per pass over gamma: equation (1) at the measured alpha, and this run."""
     trace, settings = explorer.trace, explorer.settings
     gammas = np.arange(0, explorer._max_gamma + 1)
     alpha = trace.acceptance_rate
@@ -259,7 +259,7 @@ def _by_gamma(ax: Axes, explorer: Explorer) -> None:
             ax.plot([run_settings.gamma], [result.trace.tokens_per_call], "o", color=GREY, label="_")
     ax.plot([settings.gamma], [trace.tokens_per_call], "*", color=BLUE, markersize=14.0, label="this run")
     label_axes(
-        ax, "Mean accepted length", "γ, draft tokens per round", "", xlim=(-0.5, gammas[-1] + 0.5),
+        ax, "Tokens per pass", "γ, draft tokens per round", "", xlim=(-0.5, gammas[-1] + 0.5),
         whole="x",
     )  # fmt: skip
     ax.set_ylim(bottom=0.0)

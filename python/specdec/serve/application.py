@@ -141,7 +141,7 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
     """Read a JSON body; status 415 for other types, 413 if too large, 408 on timeout."""
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json":
-        message = "the Content-Type is not application/json; expected that header and a JSON body"
+        message = "the Content-Type is not application/json; expected a JSON body with that header"
         raise RequestError(message, status=415)
     most, announced = limits.n_body_bytes, request.headers.get("content-length", "")
     message = f"the body is too large; expected at most {most} bytes"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from specdec.divergences import DIVERGENCES, DivergenceName
-from specdec.errors import InputError
+from specdec.errors import CheckpointError, InputError
 from specdec.fields import read_json_object
 from specdec.settings_table import check_settings, choice, integer, number, other
 
@@ -128,10 +128,12 @@ class TrainingSettings(TrainingOptions):
         """Refuse to continue a training whose settings file `path` differs."""
         stored, ours = read_json_object(path), json.loads(json.dumps(asdict(self)))
         folder = path.parent.parent
+        if "method" not in stored:
+            raise CheckpointError(f"{path}: was written by another version; expected a new folder")
         for name in ours:
             if name not in _FREE and stored.get(name) != ours[name]:
                 if name == "prompts":
-                    begun = f"differ from the prompts of the training in {folder}"
-                    raise InputError(f"{prompts} {begun}; expected the same content, or another folder")
+                    found = f"{prompts}: not the prompts of the training in {folder}"
+                    raise InputError(f"{found}; expected the same content, or another folder")
                 begun = f"{stored.get(name)!r}, as in the training in {folder}"
                 raise InputError.of(name, ours[name], f"{begun}, or another folder")

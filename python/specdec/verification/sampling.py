@@ -132,8 +132,8 @@ class Sampling:
     )  # fmt: skip
     min_p: float | None = number(
         None, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0,
-        help="Sample from tokens at least P times as probable as the best.", flag="P", served=(0.0, 1.0),
-        neutral=0.0, truncates=True,
+        help="Sample from tokens at least P times as probable as the most probable one.", flag="P",
+        served=(0.0, 1.0), neutral=0.0, truncates=True,
     )  # fmt: skip
     repetition_penalty: float | None = number(
         None, "a finite number above 0 (float32: 1.2e-38 to 3.4e38)",
@@ -147,7 +147,7 @@ class Sampling:
         flag="P", served=(-2.0, 2.0), neutral=0.0,
     )  # fmt: skip
     frequency_penalty: float | None = number(
-        None, _FLOAT32, _is_float32, help="The same, once per occurrence.",
+        None, _FLOAT32, _is_float32, help="Subtracted from the logits once per occurrence in the new text.",
         flag="F", served=(-2.0, 2.0), neutral=0.0,
     )  # fmt: skip
     min_tokens: int = integer(

@@ -45,7 +45,7 @@ from specdec.threads import check_threads
 
 CONFIG_NAME: Final = "config.json"
 WEIGHTS_NAME: Final = "model.safetensors"
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_CAPTURES: Final = _core.MAX_CAPTURES
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Shapes of all tensors of a draft, by name."""

@@ -93,7 +93,7 @@ class Method:
 METHODS: Final[dict[str, Method]] = {
     "small": Method("small", "SmallTrainer", "a small decoder, or the model that --begin names"),
     "recurrent": Method(
-        "recurrent", "RecurrentTrainer", "gated recurrent units with steps of microseconds",
+        "recurrent", "RecurrentTrainer", "a GRU network that drafts a token in microseconds",
         "RecurrentDraft", "recurrent",
     ),
     "early-exit": Method(

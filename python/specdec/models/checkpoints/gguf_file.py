@@ -234,7 +234,7 @@ class _Cursor:
         """Refuse a file with fewer than `n` bytes left."""
         left = self._opened.size - self.at
         if n > left:
-            expected = f"{n} more (is the file truncated?)"
+            expected = f"{n} (is the file truncated?)"
             raise self._error(f"ends {left} bytes after byte {self.at}; expected {expected}")
 
     def strings(self, n: int, what: str) -> list[bytes]:

@@ -17,7 +17,7 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
 from specdec.progress import reading
 
-TRY_PACKED: Final = "expected out to end in .specdec, which holds every model"
+PACKED_HOLDS: Final = "out may end in .specdec, which holds every model"
 _CLOSE: Final = 1e-5  # relative; metadata are f32
 
 Array = NDArray[Any]
@@ -32,11 +32,11 @@ def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, pat
         for name in ours:
             if name != "encoder" and not _close(ours[name], theirs[name]):
                 found = f"{name} is {ours[name]}, but {path.name} would read as {theirs[name]}"
-                raise UnsupportedModelError(f"{cannot}: {found}; {TRY_PACKED}")
+                raise UnsupportedModelError(f"{cannot}: {found} ({PACKED_HOLDS})")
         ours, theirs = ours.encoder, theirs.encoder
     if ours is not theirs:
         one, other = ("no encoder" if of is None else "an encoder" for of in (ours, theirs))
-        raise UnsupportedModelError(f"{cannot}: it has {one}, but {path.name} has {other}; {TRY_PACKED}")
+        raise UnsupportedModelError(f"{cannot}: it has {one}, but {path.name} has {other} ({PACKED_HOLDS})")
 
 
 def _close(ours: Any, theirs: Any) -> bool:

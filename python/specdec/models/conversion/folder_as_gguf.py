@@ -15,7 +15,7 @@ from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
 from specdec.models.checkpoints.gguf_writing import FILE_TYPES, NewTensor, encoded, type_of, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
-from specdec.models.conversion.file_order import TRY_PACKED, check_same, gathered, stored_shapes
+from specdec.models.conversion.file_order import PACKED_HOLDS, check_same, gathered, stored_shapes
 from specdec.models.conversion.importance import Importance
 from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES, WRITTEN, metadata_of
@@ -113,7 +113,7 @@ def _check_described(checkpoint: Checkpoint, path: Path, metadata: Metadata) -> 
         _, _, config, _ = described(metadata, checkpoint.config["n_ctx"] if free else None)
     except CheckpointError as error:
         raise UnsupportedModelError(
-            f"{checkpoint.path}: is a model that a GGUF file cannot describe: {error}; {TRY_PACKED}"
+            f"{checkpoint.path}: is a model that a GGUF file cannot describe: {error} ({PACKED_HOLDS})"
         ) from error
     check_same(checkpoint, config, "a GGUF file", path)
 

@@ -33,7 +33,7 @@ from specdec.models.checkpoints.safetensors_file import (
     write_tensors,
     written_bytes,
 )
-from specdec.models.conversion.file_order import TRY_PACKED, check_same, gathered, stored_shapes
+from specdec.models.conversion.file_order import PACKED_HOLDS, check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source, coded_sources
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
@@ -277,7 +277,7 @@ def _check_read(
     except UnsupportedModelError:
         raise
     except CheckpointError as error:
-        found = f"is a model that config.json cannot describe: {error}; {TRY_PACKED}"
+        found = f"is a model that config.json cannot describe: {error} ({PACKED_HOLDS})"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}") from error
     check_same(checkpoint, read, "config.json", folder)
     return given.unread()

@@ -149,7 +149,7 @@ def check_keys(metadata: Metadata, config: Config) -> None:
         if name in _COMPUTED:
             value = metadata.get(name)
             if not isinstance(value, int | float) or not _COMPUTED[name](metadata, value):
-                raise metadata.unsupported(name, f"no such field: not supported for {metadata.name!r}")
+                raise metadata.unsupported(name, f"no such field, as {metadata.name!r} is read without it")
     pattern = "attention.sliding_window_pattern"
     if not metadata.get("attention.sliding_window"):
         metadata.skip(pattern)  # no window

@@ -71,7 +71,7 @@ def _end(stopping: threading.Event, thread: threading.Thread) -> None:
         thread.join()
 
 
-METADATA = {"format": ONLINE_FORMAT, "version": "1"}
+METADATA = {"format": ONLINE_FORMAT, "version": "2"}
 _COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}  # metadata to attributes
 _ALIVE: weakref.WeakSet[OnlineDraft] = weakref.WeakSet()
 
