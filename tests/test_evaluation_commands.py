@@ -24,7 +24,7 @@ COMMANDS = [
     for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     for line in block.replace("\\\n", " ").splitlines()
 ]
-HARNESS = [command for command in COMMANDS if command.startswith("python ")]
+HARNESS = [command for command in COMMANDS if command.startswith("python -m specdec")]
 INSPECT = [command for command in COMMANDS if command.startswith("inspect ")]
 
 

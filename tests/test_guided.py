@@ -188,7 +188,7 @@ def test_formats_that_annotate_take_any_string(pair: Pair) -> None:
     import pydantic
 
     types: dict[str, Any] = {"a": pydantic.SecretStr, "b": Path, "c": bytes, "d": pydantic.SecretBytes}
-    fields: Any = {name: (Annotated[name, pydantic.Field(max_length=4)], ...) for name, name in types.items()}
+    fields: Any = {key: (Annotated[entry, pydantic.Field(max_length=4)], ...) for key, entry in types.items()}
     fields["b"] = (Path, ...)
     made = pydantic.create_model("Made", **fields)
     text = '{"a": "é", "b": "/x", "c": "", "d": "1234"}'

@@ -342,7 +342,7 @@ def test_figure_5_has_every_run_of_both_models(runs: dict[int, Result]) -> None:
         assert found[-1][0] + found[-1][1] == pytest.approx(trace.total_s * 1e3)
     labels = [tick.get_text() for tick in ax.get_yticklabels()]
     assert [label.partition("\n")[0] for label in labels] == ["γ = 7", "γ = 3", "without a draft"]
-    calls = [f"{runs[gamma].trace.n_calls} runs" for gamma in rows]
+    calls = [f"{runs[gamma].trace.n_calls}\ntarget passes" for gamma in rows]
     assert all(map(str.__contains__, labels, calls))
     assert ax.get_xlim()[1] == pytest.approx(max(runs[gamma].trace.total_s for gamma in rows) * 1e3)
 

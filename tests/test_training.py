@@ -286,7 +286,7 @@ def test_other_arguments_and_folders_are_refused(target: specdec.Model, work: Pa
     with refuses("loss", "jsd"):
         train(target, work.parent, steps=2, loss="jsd")
     for prompts, message in (
-        ([[3]], "prompts differ from the prompts of the training in"),
+        ([[3]], "prompts: not the prompts of the training in"),
         ([], "prompts: no prompt found"),
         ("/no/such/file", "prompts: /no/such/file"),
     ):
