@@ -1,4 +1,4 @@
-"""Words that docs/GLOSSARY.md retires occur nowhere: in code, comments, docstrings, messages and pages."""
+"""Retired words and British spellings occur nowhere: in code, comments, docstrings, messages and pages."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def gguf_file(job: Job) -> Path:
 
 
 def _convert_embedded(path: Path, job: Job) -> None:
-    specdec.convert(job.checkpoint, path, job.format, force=True)
+    specdec.convert(job.checkpoint, path, _TYPES[job.format].name, force=True)
 
 
 def _write_gguf(path: Path, job: Job) -> None:
