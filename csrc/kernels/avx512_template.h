@@ -140,6 +140,7 @@ typedef __m512i codes8;
 #define dot4 dot8
 #else
 #define OFFSET8 0
+#define FEW_ROWS 1
 /* |w| and where w is negative: pairs of products then fit 16 bits. */
 typedef struct codes8 {
     __m512i magnitude;
@@ -156,7 +157,9 @@ static inline __m512i four_codes(const int8_t* p) {
 }
 static inline __m512i add_products(__m512i sum, __m512i w, __m512i x) {
     __m512i pairs = _mm512_maddubs_epi16(w, x);
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    __asm__("" : "+v"(sum)); /* or the compiler adds in another order, which takes more registers */
+    return sum;
 }
 static inline __m512i times_codes8(__m512i sum, codes8 w, const int8_t* p) {
     __m512i x = four_codes(p);
