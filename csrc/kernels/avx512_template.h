@@ -1,6 +1,7 @@
 /* AVX-512: one register is the vector of 16; 24 sums, two weights and an embedded broadcast.
  *
- * With DOT_PRODUCTS 1 it uses AVX512_BF16 and AVX512_VNNI, which not every processor with AVX-512 has. */
+ * With DOT_PRODUCTS 1 it uses AVX512_VNNI, with BF16_PAIRS 1 AVX512_BF16, which not every processor with AVX-512
+ * has. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static inline vec v_odd_bf16(const uint16_t* p) {
     __m512i high = _mm512_set1_epi32((int)0xffff0000);
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
 }
-#if DOT_PRODUCTS
+#if BF16_PAIRS
 /* In assembly, because GCC 12 copies and spills around the intrinsic and does not broadcast inside
  * the instruction. */
 #define v_pair(sum, w, p) \
@@ -105,7 +106,6 @@ typedef __m512 unit;
 typedef __m512i iunit;
 #define UNIT_LANES 16
 #define MAX_ROWS_DOT 9
-#define MAX_ROWS_DOT_WIDE 7
 #define u_zero() _mm512_setzero_ps()
 #define u_load(p) _mm512_loadu_ps(p)
 #define u_store(p, v) _mm512_storeu_ps(p, v)
@@ -132,6 +132,7 @@ static inline __attribute__((always_inline)) codes4 c4_with(codes4 codes, const 
     return _mm512_ternarylogic_epi32(codes, plane, _mm512_set1_epi8((char)mask), 0xf8);
 }
 #if DOT_PRODUCTS
+#define MAX_ROWS_DOT_WIDE 7
 #define OFFSET8 128 /* the instruction wants one operand unsigned */
 typedef __m512i codes8;
 #define c8_load(p) _mm512_loadu_si512(p)
@@ -139,8 +140,9 @@ typedef __m512i codes8;
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
 #define dot4 dot8
 #else
-#define OFFSET8 0
+#define MAX_ROWS_DOT_WIDE 6
 #define FEW_ROWS 1
+#define OFFSET8 0
 /* |w| and where w is negative: pairs of products then fit 16 bits. */
 typedef struct codes8 {
     __m512i magnitude;

@@ -1,7 +1,8 @@
 /* The parts of a table of kernels (dispatch.c): each sets its kernels and their thresholds.
  *
  * A part runs only where the processor has its instruction set. Sets that differ in one part share
- * the others: AVX-VNNI those of AVX2; AVX-512 with and without dot product instructions all but dots. */
+ * the others: AVX-VNNI those of AVX2; AVX-512 with and without dot product instructions all but dots
+ * and pairs. */
 #pragma once
 
 #include "kernels.h"
@@ -25,6 +26,14 @@ void sdk_loading_ref(sd_kernels* table);
 void sdk_loading_neon(sd_kernels* table);
 void sdk_loading_avx2(sd_kernels* table);
 void sdk_loading_avx512(sd_kernels* table);
+/* Products of bf16 by floats (float_products_template.h): what the part floats sets. */
+#define SD_BF16_BY_FLOATS(isa)                                                                            \
+    void sdk_panel_bf16_##isa(int n_rows, const void* x, const void* panel, int n_in, int near, float* y, \
+                              ptrdiff_t ldy);
+SD_BF16_BY_FLOATS(ref)
+SD_BF16_BY_FLOATS(neon)
+SD_BF16_BY_FLOATS(avx2)
+SD_BF16_BY_FLOATS(avx512)
 /* Kernels of bf16 with the instructions of AVX512_BF16; set after the floats of AVX-512. */
 void sdk_pairs_avx512(sd_kernels* table);
 /* Kernels with tiles of AMX; set after all parts of "avx512". */
