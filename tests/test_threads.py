@@ -206,7 +206,7 @@ def test_default_threads_keep_to_affinity_and_quota(monkeypatch, quota, expected
         "specdec.threads._quota_in", lru_cache(maxsize=1)(specdec.threads._quota_in.__wrapped__)
     )
     for current, wanted in ((quota, expected), (1.0, expected), (1.0, 1)):  # read once a minute
-        monkeypatch.setattr("specdec.threads.cpu_quota", lambda: current)
+        monkeypatch.setattr("specdec.threads.cpu_quota", lambda current=current: current)
         assert default_threads() == wanted
 
 
