@@ -63,7 +63,7 @@ def model_of(
     config: dict[str, Any], tensors: Tensors, tokenizer: Any = None,
     end_of_source: tuple[int, ...] | None = None, architecture: str = "random", **formats: Any,
 ) -> specdec.Model:  # fmt: skip
-    """Make a model of some weights; its sources end with these ids, by default the tokenizer's end of text."""
+    """Make a model of some weights; its sources end with these ids, by default the tokenizer's end token."""
     source, start = None, ()
     if config.get("encoder") is not None:
         start = START
