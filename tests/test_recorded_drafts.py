@@ -196,10 +196,7 @@ def continued(records: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.OnlineSamples]:
-    """A session some rounds after a swap, with the draft tokens of a fresh one on the texts so far.
-
-    All its rounds give the texts of plain decoding.
-    """
+    """A session some rounds after a swap; drafts like a fresh one, and gives the texts of plain decoding."""
     ring = ring_of()
     session = with_drafts(opened(old, ring, **options))
     before = [record for _ in range(3) for record in session.round()]
