@@ -180,16 +180,16 @@ typedef struct sd_kernels {
      * ascending. Returns the largest. Whoever masks a score sets it to −infinity before. */
     float (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
 
-    /* Rows of scores as panels of keys give them: x [n_chunks][n_rows][SD_PANEL], borrowed; lanes [n_rows,
-     * SD_LANES], borrowed. Element i of a row belongs to lane i % SD_LANES.
+    /* Rows of scores as panels of keys give them: x [n_chunks][n_rows][SD_PANEL], chunks `chunk` floats
+     * apart, borrowed; lanes [n_rows, SD_LANES], borrowed. Element i of a row belongs to lane i % SD_LANES.
      *
      * lanes = the largest score of each lane, or what was there, if it is larger. */
-    void (*largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes);
+    void (*largest_scores)(int n_rows, int n_chunks, const float* x, ptrdiff_t chunk, float* lanes);
     /* Elements first, first + 1, … of each row become exp((x − largest[m]) · factor), in place, with a factor
      * above 0; those before n_sum[m] are added to their lanes, ascending. largest, n_sum [n_rows], borrowed;
      * `first` is a multiple of SD_PANEL. */
-    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest, float factor,
-                         const int* n_sum, float* lanes);
+    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, ptrdiff_t chunk, const float* largest,
+                         float factor, const int* n_sum, float* lanes);
 
     /* The same in the order of tiles (docs/NUMERICS.md), where scores are taken in spans, and powers are
      * coarse: exp(x) = 2^(x · log2 e), 0 below 2^-125. Rows lie as above; largest, rescale [n_rows],
