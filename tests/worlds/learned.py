@@ -73,7 +73,7 @@ def heads_logits(
     weights: LearnedWeights, target: specdec.Model, text: Sequence[int], draft_tokens: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """Logits [n_vocab] after a text and some draft tokens, by that head, in float64 by the papers' formulas."""
+    """Logits [n_vocab] after a text and some draft tokens, by that head, in float64 by the papers."""
     k, d = len(draft_tokens), target.config.d_model
     held = {name: array.astype(np.float64) for name, array in tensors_of(weights).items()}
     layer = target.config.n_layer + 1
