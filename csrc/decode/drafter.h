@@ -99,8 +99,8 @@ struct sd_drafter {
 };
 
 /* Find the rule that verifies a sequence with these settings (sd_rule_for). Fails if the settings name one
- * that cannot verify the drafter's trees. Where they select one of several drafters, the trees are that one's.
- * drafter may be NULL: none. */
+ * that cannot verify the drafter's trees. Where they select one of several drafters, the trees are that
+ * one's. drafter may be NULL: none. */
 sd_status sd_drafter_find_rule(const sd_drafter* drafter, const sd_settings* settings, sd_rule* rule);
 
 /* The `free` of a method that only owns its arena. */
