@@ -58,7 +58,7 @@ MARKED = [
 
 
 class Case:
-    """A model, a text, and the text's logits from forwards of one token each."""
+    """A model, a text, and the text's logits from forward passes of one token each."""
 
     def __init__(self, variant: str, dtype: str, cache_dtype: str) -> None:
         self.config = (VARIANTS | ENCODER_DECODERS)[variant]
@@ -213,7 +213,7 @@ def test_scores_become_weights(n_rows, n_chunks):
 
 
 def digests_of_all_variants() -> list[str]:
-    """One for each of FORMATS."""
+    """Return a digest for each of FORMATS."""
     digests = [hashlib.sha256() for _ in FORMATS]
     for config in (VARIANTS | ENCODER_DECODERS).values():
         tensors, ids = random_tensors(config), [token % config["n_vocab"] for token in range(30)]

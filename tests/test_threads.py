@@ -1,7 +1,7 @@
 """The thread pool: waiting, the number of threads, and forks.
 
-Delays stand for a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps
-while it holds a piece has lost it in the middle of its work.
+Delays simulate a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps while
+it holds a piece has lost it during its work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG_S = 5.0  # no run waits for a thread this long by accident
 
 @pytest.fixture
 def delay():
-    """Delay workers; at the end none is delayed or still asleep."""
+    """A function that delays workers; at the end none is delayed or asleep."""
     used = set()
 
     def set_delay(thread: int, seconds: float, *, holding: bool) -> None:

@@ -1,4 +1,4 @@
-"""Trees that a model drafts, and drafts of drafts: what is proposed, what it was drawn from, and the output.
+"""Trees drafted by a model, and nested drafts: draft tokens, their distributions, and the output.
 
 Statistical tests fix their seeds and state their false alarm rate.
 """
@@ -40,7 +40,7 @@ def random_model(n_vocab: int, seed: int, scale: float = 3.0, **changes: Any) ->
 
 
 def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
-    """A model in which each token is followed by some tokens, with equal chances, whatever came before."""
+    """A model in which each token has equally likely successors, whatever came before."""
     config = config_of(n_vocab, n_layer=1)
     tensors = {name: np.zeros_like(array) for name, array in random_tensors(config).items()}
     tensors["token_embedding"][:, :n_vocab] = np.eye(n_vocab, dtype=np.float32)
@@ -211,7 +211,7 @@ def test_siblings_of_the_coupled_rule_are_the_first_of_the_race(grown: bool) -> 
 
 
 def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) -> list[Tokens]:
-    """Read the best nodes that are unread, and keep the best of all."""
+    """Expand the best unread nodes, and keep the best of all."""
     values: dict[Tokens, float] = {(): 1.0}
     read: set[Tokens] = set()
 
@@ -413,7 +413,7 @@ def judged(pair: Any, draft: Any, verify: str, **more: Any) -> specdec.Result:
 
 
 class Branches:
-    """An object that proposes two tokens at one position, from the n-th round on."""
+    """A draft object that proposes two tokens at one position, from round n on."""
 
     def __init__(self, n_chains: int = 0) -> None:
         self.n_chains = n_chains
