@@ -249,8 +249,8 @@ static float NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n
     return largest;
 }
 
-static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes) {
-    for (int c = 0; c < n_chunks; c++)
+static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, ptrdiff_t chunk, float* lanes) {
+    for (int c = 0; c < n_chunks; c++, x += chunk - n_rows * SD_PANEL)
         for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
             vec here = v_max(v_load(x), v_load(x + SD_LANES));
             float* at = lanes + m * SD_LANES;
@@ -258,10 +258,10 @@ static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, float
         }
 }
 
-static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest,
-                               float factor, const int* n_sum, float* lanes) {
+static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, ptrdiff_t chunk,
+                               const float* largest, float factor, const int* n_sum, float* lanes) {
     vec scale = v_set1(factor);
-    for (int c = 0; c < n_chunks; c++, first += SD_PANEL)
+    for (int c = 0; c < n_chunks; c++, first += SD_PANEL, x += chunk - n_rows * SD_PANEL)
         for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
             vec shift = v_set1(largest[m]);
             vec a = v_exp_below(v_mul(v_sub(v_load(x), shift), scale));

@@ -180,16 +180,17 @@ typedef struct sd_kernels {
      * ascending. Returns the largest. The caller sets masked scores to −infinity first. */
     float (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
 
-    /* Rows of scores, as products with panels of keys return them: x [n_chunks][n_rows][SD_PANEL], borrowed;
-     * lanes [n_rows, SD_LANES], borrowed. Element i of a row belongs to lane i % SD_LANES.
+    /* Rows of scores, as products with panels of keys return them: x [n_chunks][n_rows][SD_PANEL], chunks
+     * `chunk` floats apart, borrowed; lanes [n_rows, SD_LANES], borrowed. Element i of a row belongs to lane
+     * i % SD_LANES.
      *
      * lanes = max(lanes, the largest score of each lane). */
-    void (*largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes);
+    void (*largest_scores)(int n_rows, int n_chunks, const float* x, ptrdiff_t chunk, float* lanes);
     /* Replace elements first, first + 1, … of each row by exp((x − largest[m]) · factor), with factor >
      * 0, and add those before n_sum[m] to their lanes, ascending. largest, n_sum [n_rows], borrowed;
      * `first` is a multiple of SD_PANEL. */
-    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest, float factor,
-                         const int* n_sum, float* lanes);
+    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, ptrdiff_t chunk, const float* largest,
+                         float factor, const int* n_sum, float* lanes);
 
     /* The same in the order of tiles (docs/NUMERICS.md), which processes scores in spans with coarse
      * powers: exp(x) = 2^(x · log2 e), 0 below 2^-125. Rows are laid out as above; largest, rescale [n_rows],
