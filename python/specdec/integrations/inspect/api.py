@@ -98,7 +98,7 @@ class SpecdecAPI(ModelAPI):
         *,
         draft: str | None = None,
         gamma: Gamma = None,
-        verify: DecodingRule = "rejection",
+        verify: DecodingRule = "auto",
         batch_size: int = 16,
         prompt_cache: bool = False,
         use_chat_template: bool = True,
