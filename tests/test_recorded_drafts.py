@@ -80,10 +80,7 @@ def assert_same_drafts(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> 
 def expected(
     records: list[dict[str, Any]], prompts: list[list[int]], everywhere: bool = False
 ) -> list[tuple[int, list[int], int]]:
-    """(sequence, the text before, accepted tokens) wherever the text left the draft tokens of its round.
-
-    With `everywhere` also wherever it followed them, and after the last one.
-    """
+    """(sequence, text before, accepted tokens) where the text left, or `everywhere`: followed, the drafts."""
     texts, found = [list(prompt) for prompt in prompts], []
     for record in records:
         text, new = texts[record["sequence"]], record["tokens"]

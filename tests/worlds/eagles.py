@@ -201,13 +201,8 @@ def rotated(x: Array, position: int, theta: float) -> Array:
 
 
 class PaperDraft:
-    """The draft of the paper, row by row: it reads a token with a feature, and keeps keys and values.
-
-    Parameters
-    ----------
-    folder : EagleFolder
-    embedding, head : ndarray
-        The target's.
+    """The paper's draft, row by row, for an EagleFolder and the target's embedding and head; caches keys,
+    values.
     """
 
     def __init__(self, folder: EagleFolder, embedding: Array, head: Array) -> None:
