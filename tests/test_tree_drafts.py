@@ -434,7 +434,7 @@ def test_rules_that_cannot_judge_a_tree() -> None:
             with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
                 judged(small_pair(), draft, verify)
         judged(small_pair(), drafts.ModelDraft(small_pair()[1], draft=distinct), verify)
-    taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
+    taken = [*itertools.product(trees, ("rejection", "traversal", "coupled", "classical"))]
     for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
         judged(small_pair(), draft, verify)
     with pytest.raises(InputError, match="temperature 0"):
