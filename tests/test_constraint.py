@@ -201,7 +201,8 @@ TREES = {
     **{name: DRAFTS[name] for name in ("ensemble", "early exit", "random", "trigram", "context copy")},
 }  # fmt: skip
 CASES = [
-    *[("rejection", tree) for tree in TREES], *[("block", tree) for tree in ("chain", "nested", "trigram")],
+    *[(rule, tree) for rule in ("rejection", "traversal") for tree in TREES],
+    *[("block", tree) for tree in ("chain", "nested", "trigram")],
     *[("k-sequential", tree) for tree in ("chain", "chains", "samples")], ("classical", "chain"),
     ("classical", "without replacement"), ("coupled", "chain"), ("coupled", "samples"),
 ]  # fmt: skip

@@ -68,7 +68,7 @@ class SpecdecAPI(ModelAPI):
         depend on the draft.
     gamma : int or "auto", optional
         Draft tokens per round; None: the draft's default.
-    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
+    verify : {"auto", "rejection", "block", "traversal", "coupled", "k-sequential", "classical"}
         Verification rule, see `specdec.generate`; without effect at temperature 0.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`.
