@@ -53,8 +53,8 @@ typedef struct sd_verdict {
     int n_betas;   /* number of rows at which draft tokens were judged */
     /* [n_nodes] capacity; β at each of these rows. For one draft token it is computed from the distributions:
      * Σ min(target / l, draft), greedy Σ draft over accepted tokens, classical 1 / max(target / draft). For
-     * several or coupled draft tokens it is the outcome, 1 or 0, whose mean is β. Block and traversal judge no
-     * single token: Σ min(target, draft), a lower bound of what they accept. */
+     * several or coupled draft tokens it is the outcome, 1 or 0, whose mean is β. Block and traversal judge
+     * no single token: Σ min(target, draft), a lower bound of what they accept. */
     double* betas;
 } sd_verdict;
 
@@ -85,8 +85,8 @@ typedef struct sd_verify_input {
  * Nodes with the same tokens from the root are one row: its draft tokens are the children of all of them. So
  * chains from several drafts may share prefixes, and each node counts as its own draw.
  *
- * Block and traversal judge the tree as a whole instead (rules.h). Fails if target_after fails; the verdict is
- * then undefined. */
+ * Block and traversal judge the tree as a whole instead (rules.h). Fails if target_after fails; the verdict
+ * is then undefined. */
 sd_status sd_verify(const sd_verify_input* input, sd_verdict* verdict);
 
 /* Write the uniforms of a tree whose root is token `position` − 1 of a text: uniforms [n_nodes + 1]. */
