@@ -134,8 +134,8 @@ def oracle(
     gammas, max_gamma : sequence of int, int
         Fixed gammas to compare, and the maximum of draft tokens in a row; longer accepted runs are split.
     options : DecodingOptions, optional
-        Decoding options; `verify` must judge token by token, and end-of-text ids are ignored. `seed` is 0 by
-        default.
+        Decoding options; `verify` must judge token by token, by default "rejection", and end-of-text ids are
+        ignored. `seed` is 0 by default.
 
     Raises
     ------
@@ -156,6 +156,8 @@ def oracle(
     chosen = [check_integer("gammas", gamma, 0, max_gamma) for gamma in given]
     if decoding.verify in WHOLE_TREE_RULES:
         raise InputError.of("verify", decoding.verify, "a rule that judges each draft token by itself")
+    if decoding.verify == "auto":
+        decoding = decoding.replace(verify="rejection")
     setup = Setup.of(target, decoding, prompts)
     name, one = arguments.named_one("draft", draft)
     drafting = as_draft(setup.target, one)
