@@ -41,8 +41,9 @@ sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type type, const char* argum
 
 /* Rule to apply if the target is sampled at this temperature, to trees of this type. draws: some draft tokens
  * are sampled, not chosen. At temperature 0 all mass is on one token and every rule accepts that token alone:
- * rules that do not take every tree, or look at more of it, become rejection. Auto becomes block for chains of
- * sampled draft tokens, which accepts more of them, and else rejection: no rule accepts more chosen tokens. */
+ * rules that do not take every tree, or look at more of it, become rejection. Auto becomes block for chains
+ * of sampled draft tokens, which accepts more of them, and else rejection: no rule accepts more chosen
+ * tokens. */
 sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws);
 
 typedef struct sd_verdict {
@@ -52,8 +53,8 @@ typedef struct sd_verdict {
     int n_betas;   /* number of rows at which draft tokens were judged */
     /* [n_nodes] capacity; β at each of these rows. For one draft token it is computed from the distributions:
      * Σ min(target / l, draft), greedy Σ draft over accepted tokens, classical 1 / max(target / draft). For
-     * several or coupled draft tokens it is the outcome, 1 or 0, whose mean is β. Block and traversal judge no
-     * single token: Σ min(target, draft), a lower bound of what they accept. */
+     * several or coupled draft tokens it is the outcome, 1 or 0, whose mean is β. Block and traversal judge
+     * no single token: Σ min(target, draft), a lower bound of what they accept. */
     double* betas;
 } sd_verdict;
 
@@ -84,7 +85,8 @@ typedef struct sd_verify_input {
  * Nodes with the same tokens from the root are one row: its draft tokens are the children of all of them. So
  * chains from several drafts may share prefixes, and each node counts as its own draw.
  *
- * Block and traversal judge the tree as a whole instead (rules.h). Fails if target_after fails; the verdict is then undefined. */
+ * Block and traversal judge the tree as a whole instead (rules.h). Fails if target_after fails; the verdict
+ * is then undefined. */
 sd_status sd_verify(const sd_verify_input* input, sd_verdict* verdict);
 
 /* Write the uniforms of a tree whose root is token `position` − 1 of a text: uniforms [n_nodes + 1]. */
