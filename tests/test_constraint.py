@@ -238,7 +238,7 @@ def test_reference(world: World) -> None:
     for seed in range(4):
         out = specdec.generate(
             world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, temperature=1.1,
-            constraint=constraint, seed=seed, ignore_eos=True,
+            constraint=constraint, seed=seed, ignore_eos=True, verify="rejection",
         )  # fmt: skip
         by_reference = reference.decode_constrained(
             world.target.logits, world.draft.logits, PROMPT, 30, 3, constraint.allowed, temperature=1.1,

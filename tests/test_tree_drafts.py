@@ -435,8 +435,8 @@ def test_the_default_rule() -> None:
     chosen = [copies, drafts.Lookahead(), grown, drafts.Ensemble(copies, grown, adaptive=False)]
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (small, {}, "block"), (drafts.EarlyExit(2), {}, "block"), (small, {"n": 3}, "block"),
-        (drafts.ModelDraft(small, draft=copies), {}, "block"), (tree, {}, "rejection"),
-        (drafts.Ensemble(copies, small, adaptive=False), {}, "rejection"),
+        (drafts.ModelDraft(small, draft=copies), {}, "block"), (tree, {}, "traversal"),
+        (drafts.Ensemble(copies, small, adaptive=False), {}, "traversal"),
         (small, {"temperature": 0.0}, "rejection"), (small, {"lenience": 0.5}, "rejection"),
         (small, greedy, "rejection"), (tree, greedy, "rejection"),
         *((one, {}, "rejection") for one in chosen),

@@ -44,8 +44,10 @@ sd_status sd_rule_check(sd_rule rule, double lenience) {
 }
 
 sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws) {
-    int judges_chains = draws && type == SD_TREE_CHAINS && lenience == 1.0;
-    if (rule == SD_RULE_AUTO) rule = judges_chains ? SD_RULE_BLOCK : SD_RULE_REJECTION;
+    sd_rule best = !draws || lenience < 1.0 ? SD_RULE_REJECTION
+                   : type == SD_TREE_CHAINS ? SD_RULE_BLOCK
+                                            : SD_RULE_TRAVERSAL;
+    if (rule == SD_RULE_AUTO) rule = best;
     int walks = RULES[rule].judge != NULL && RULES[rule].takes == SD_TREE_ANY;
     return temperature == 0.0 && !walks ? SD_RULE_REJECTION : rule;
 }

@@ -42,8 +42,8 @@ sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type type, const char* argum
 /* Rule to apply if the target is sampled at this temperature, to trees of this type. draws: some draft tokens
  * are sampled, not chosen. At temperature 0 all mass is on one token and every rule accepts that token alone:
  * rules that do not take every tree, or look at more of it, become rejection. Auto becomes block for chains
- * of sampled draft tokens, which accepts more of them, and else rejection: no rule accepts more chosen
- * tokens. */
+ * and traversal for other trees, which accept more sampled draft tokens. Where none are sampled, or with a
+ * lenience, it becomes rejection: no rule accepts more chosen tokens. */
 sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws);
 
 typedef struct sd_verdict {
