@@ -423,6 +423,37 @@ class Branches:
         return drafts.Proposal([1, 2][:budget], [0, 0 if self.n_chains < 0 else 1][:budget])
 
 
+def test_the_default_rule() -> None:
+    """It depends on the draft's trees, on what is sampled, on temperature and lenience, never on the text.
+
+    Left out, `verify` gives what that rule gives by its name.
+    """
+    small = small_pair()[1]
+    tree, grown = (drafts.ModelDraft(small, tree=shape) for shape in (StaticTree((2, 2)), DynamicTree(4)))
+    greedy: dict[str, Any] = {"draft_sampling": specdec.Sampling(0.0)}
+    copies = drafts.PromptLookup()
+    chosen = [copies, drafts.Lookahead(), grown, drafts.Ensemble(copies, grown, adaptive=False)]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (small, {}, "block"), (drafts.EarlyExit(2), {}, "block"), (small, {"n": 3}, "block"),
+        (drafts.ModelDraft(small, draft=copies), {}, "block"), (tree, {}, "traversal"),
+        (drafts.Ensemble(copies, small, adaptive=False), {}, "traversal"),
+        (small, {"temperature": 0.0}, "rejection"), (small, {"lenience": 0.5}, "rejection"),
+        (small, greedy, "rejection"), (tree, greedy, "rejection"),
+        *((one, {}, "rejection") for one in chosen),
+    ]  # fmt: skip
+    for draft, options, rule in cases:
+        how: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "seed": 1} | options
+        found, named = (
+            several if isinstance(several, list) else [several]
+            for several in (
+                specdec.generate(small_pair()[0], draft, "It was", **how, **verify)
+                for verify in ({}, {"verify": rule})
+            )
+        )
+        assert {one.trace.rule for one in found} == {rule}
+        assert [one.tokens for one in found] == [one.tokens for one in named]
+
+
 def test_rules_that_cannot_judge_a_tree() -> None:
     shapes = ParallelChains(2), DynamicTree(4), StaticTree((2, 2)), StaticTree((2, 2), "without replacement")
     trees = [drafts.ModelDraft(small_pair()[1], tree=tree) for tree in shapes]
@@ -434,7 +465,7 @@ def test_rules_that_cannot_judge_a_tree() -> None:
             with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
                 judged(small_pair(), draft, verify)
         judged(small_pair(), drafts.ModelDraft(small_pair()[1], draft=distinct), verify)
-    taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
+    taken = [*itertools.product(trees, ("rejection", "traversal", "coupled", "classical"))]
     for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
         judged(small_pair(), draft, verify)
     with pytest.raises(InputError, match="temperature 0"):
