@@ -38,8 +38,8 @@ typedef struct sd_key_values {
     int n_kv_head, d_head;
     int n_slots; /* a multiple of SD_PANEL */
     char* keys;  /* [n_kv_head, n_slots / 32] panels of d_head inputs */
-    /* [n_kv_head, value panels, n_slots, 32] f32 or bf16; int8: [n_kv_head, value panels, n_slots / 32] blocks
-     * of [32][32] codes and [32] scales of the slots in f16 */
+    /* [n_kv_head, value panels, n_slots, 32] f32 or bf16; or blocks of int8, [n_kv_head, value panels,
+     * n_slots / 32]: [32][32] codes, then the scales of 32 slots in f16 */
     char* values;
 } sd_key_values;
 
