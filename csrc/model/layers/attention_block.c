@@ -1,6 +1,8 @@
 /* The first half of a layer: projections, attention and output projection, also for cross-attention. */
 #include "layer.h"
 
+#include <string.h>
+
 #include "attention.h"
 #include "kernels.h"
 #include "key_values.h"
@@ -16,7 +18,8 @@ static const sd_layer_config* config_of(const block* b) {
 
 static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
     ptrdiff_t row = 0;
-    for (const sd_branch* before = pass->branches; before < branch; before++) row += before->n_new;
+    for (const sd_branch* before = pass->branches; before < branch; before++)
+        row += sd_pass_rows_of(pass, before);
     return row;
 }
 
@@ -59,6 +62,11 @@ static sd_prefetch_list first_reads(const block* b, int pair) {
     return sd_attention_first_reads(cache, b->layer, pair % n_kv_head);
 }
 
+/* Is this the layer in which rows end? */
+static int ends_rows(const block* b) {
+    return b->pass->n_stored > 0 && b->layer == b->pass->w->model->config.n_layer - 1;
+}
+
 /* Text nodes: (sequence, key/value head) pairs. */
 static void attend_to_texts(void* argument, int thread, int pair, int end) {
     const block* b = argument;
@@ -76,7 +84,10 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
                                cache->n_committed + cache->depths[first + i], w->qkv + (row + i) * w->ld_qkv,
                                keys, cache->n_committed + first + i);
         }
-        sd_attention attention = rows_of(b, SD_ATTEND_TEXT, kv_head, row, branch->n_new);
+        int n_stored = ends_rows(b) ? branch->n_stored : 0;
+        if (n_stored == branch->n_new) continue;
+        sd_attention attention =
+            rows_of(b, SD_ATTEND_TEXT, kv_head, row + n_stored, branch->n_new - n_stored);
         attention.keys = keys;
         attention.cache = cache;
         sd_prefetch_list prefetch = first_reads(b, pair + 1);
@@ -127,8 +138,8 @@ static void attend_to_encoded(void* argument, int thread, int pair, int end) {
     for (; pair < end; pair++) {
         const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
         const sd_encoded* encoded = branch->cache->encoded;
-        sd_attention attention =
-            rows_of(b, SD_ATTEND_SOURCE, pair % n_kv_head, row_of(b->pass, branch), branch->n_new);
+        sd_attention attention = rows_of(b, SD_ATTEND_SOURCE, pair % n_kv_head, row_of(b->pass, branch),
+                                         sd_pass_rows_of(b->pass, branch));
         attention.keys = &encoded->layers[b->layer];
         attention.n_keys = encoded->n;
         sd_attention_run(&attention, &w->attention[thread]);
@@ -174,7 +185,7 @@ static double multiplications(const sd_pass* pass, const sd_layer_config* own, s
         const sd_cache* cache = pass->branches[i].cache;
         double n_keys =
             attended == SD_ATTEND_SOURCE ? cache->encoded->n : cache->n_committed + cache->n_pending;
-        n += pass->branches[i].n_new * n_keys;
+        n += sd_pass_rows_of(pass, &pass->branches[i]) * n_keys;
     }
     return 2.0 * n * own->n_head * own->d_head;
 }
@@ -191,6 +202,26 @@ static void attend(sd_pass* pass, const sd_layer_config* own, block* b) {
     }
 }
 
+/* Move what the pass has of the rows that do not end to its first rows. */
+static void end_rows(sd_pass* pass, ptrdiff_t d_q) {
+    sd_workspace* w = pass->w;
+    ptrdiff_t d_model = w->model->config.d_model, row = 0, n = 0;
+    for (int b = 0; b < pass->n_branches; b++) {
+        size_t n_here = (size_t)(pass->branches[b].n_new - pass->branches[b].n_stored);
+        int n_stored = pass->branches[b].n_stored;
+        w->stored_finite[b] =
+            (unsigned char)sd_all_finite(w->hidden + row * d_model, n_stored * (int)d_model);
+        row += n_stored;
+        memmove(w->hidden + n * d_model, w->hidden + row * d_model,
+                n_here * (size_t)d_model * sizeof *w->hidden);
+        memmove(w->attended + n * d_q, w->attended + row * d_q, n_here * (size_t)d_q * sizeof *w->attended);
+        row += (ptrdiff_t)n_here, n += (ptrdiff_t)n_here;
+    }
+    pass->n_rows = (int)n;
+    pass->n_stored = 0;
+    pass->ended = 1;
+}
+
 void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     const sd_config* c = &pass->w->model->config;
     const sd_layer* layer = &pass->w->model->layers[i];
@@ -200,6 +231,8 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
     attend(pass, own, &b);
+    if (ends_rows(&b)) end_rows(pass, sd_query_width(own));
+    if (pass->n_rows == 0) return;
     project_back(pass, &layer->attn_out, layer->attn_out_bias,
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }
