@@ -21,8 +21,8 @@ typedef struct sd_branch {
      * `extra` [.., d_model], borrowed. */
     int n_extra;
     const float* extra;
-    /* The first n_stored of the new nodes end in the last layer, once it has stored their keys and values: the
-     * rows of the pass are then those of the others (sd_forward_may_end). */
+    /* The first n_stored of the new nodes end in the last layer, once it has stored their keys and values.
+     * The rows of the pass are then those of the others (sd_forward_may_end). */
     int n_stored;
     /* For a model that reads features (config.h): those of the new nodes, [n_new, features.width], or [n_new,
      * d_model] from the model itself; borrowed. NULL: none. */
@@ -62,9 +62,8 @@ typedef struct sd_workspace {
     int32_t *tokens, *positions; /* [max_rows] */
     const float** inputs;        /* [max_rows] vector [d_model] in place of a token's embedding; NULL: none */
     sd_branch* parts;            /* [max_rows] nodes that sd_forward_finish has to start */
-    unsigned char*
-        stored_finite; /* [max_rows] were the first n_stored rows of a branch, before the last layer? */
-    float* hidden;     /* [max_rows, d_model] the residual stream */
+    unsigned char* stored_finite; /* [max_rows] a branch's first n_stored rows, before the last layer */
+    float* hidden;                /* [max_rows, d_model] the residual stream */
     /* For a model that reads features: where each row's is; those of another model, [max_rows, width];
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;

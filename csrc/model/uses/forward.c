@@ -354,8 +354,8 @@ static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layer
     return run(&pass);
 }
 
-/* Report the first layer with a non-finite output, and the row; SD_OK: there is none. A value that is not finite stays so in later
- * layers; it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
+/* Report the first layer with a non-finite output, and the row; SD_OK: there is none. A value that is not
+ * finite stays so in later layers; it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
 static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {
