@@ -27,6 +27,7 @@ static PyObject* view(PyObject* self, PyObject* ignored) {
     sd_adaptive_gamma learned = *of(self);
     const sd_throughput* t = &learned.throughput;
     sd_drafter_policy* p = &learned.drafter;
+    sd_adaptive_gamma_enter(&learned, 1);
     double pause_left = p->schedule.pause_left;
     p->schedule.pause_left = 0.0; /* plan a round even while the drafter is paused */
     sd_adaptive_gamma_begin(&learned, 1, SD_POLICY_HORIZON);

@@ -61,6 +61,8 @@ static PyObject* new_round(const sd_module_state* state, const sd_record* record
         PyFloat_FromDouble(record->verify_s),
         PyFloat_FromDouble(record->other_s),
         PyFloat_FromDouble(record->experts),
+        PyLong_FromLong(record->planned),
+        PyFloat_FromDouble(record->gain),
     };
     enum { N = sizeof values / sizeof *values };
     int complete = 1;
