@@ -21,7 +21,8 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-/* (adaptive, n_missed=0, n_slots=1): start a session. n_missed: prompt tokens that a paused drafter has not read. */
+/* (adaptive, n_missed=0, n_slots=1): start a session. n_missed: prompt tokens that a paused drafter has not
+ * read. */
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
     int n_missed = 0, n_slots = 1;
