@@ -1,4 +1,4 @@
-"""Look-ahead embeddings: extra query tokens of verification, and what is drafted from them."""
+"""Look-ahead embeddings: extra query tokens in verification, and the tokens drafted from them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def text(n: int, n_vocab: int, seed: int = 0) -> list[int]:
 def logits_after(
     config: dict[str, Any], tensors: dict[str, Any], embeddings: Any, ids: list[int]
 ) -> np.ndarray:
-    """The target's logits after each of the embeddings that follow a text, by the reference.
-
-    They are tokens more there, whose rows of the table become the embeddings when they are scaled.
-    """
+    """The target's logits after each embedding that follows a text, as extra tokens of the reference."""
     n_vocab, n_tokens = config["n_vocab"], len(embeddings)
     scale = np.float32(config.get("embedding_scale", 1.0))
     more = dict(tensors) | {
@@ -116,7 +113,7 @@ def test_a_round_that_may_not_draft_has_no_extra_rows(target: specdec.Model) -> 
 
 
 def check_plain(target: specdec.Model, draft: Any, prompts: Any, **options: Any) -> Any:
-    """Greedy output and logits are those of plain decoding; returns the result."""
+    """Check that greedy output and logits equal those of plain decoding; returns the result."""
     how: dict[str, Any] = {"max_new_tokens": 25, "ignore_eos": True, "logits": True}
     plain = specdec.generate(target, None, prompts, **how)
     found = specdec.generate(target, draft, prompts, **how, **options)

@@ -1,7 +1,7 @@
 """The thread pool: waiting, the number of threads, and forks.
 
-Delays stand for a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps
-while it holds a piece has lost it in the middle of its work.
+Delays simulate a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps while
+it holds a piece has lost it during its work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG_S = 5.0  # no run waits for a thread this long by accident
 
 @pytest.fixture
 def delay():
-    """Delay workers; at the end none is delayed or still asleep."""
+    """A function that delays workers; at the end none is delayed or asleep."""
     used = set()
 
     def set_delay(thread: int, seconds: float, *, holding: bool) -> None:
@@ -46,10 +46,7 @@ def random_product(n_out: int = 2048) -> tuple[np.ndarray, np.ndarray]:
 
 @needs_hooks
 def test_a_session_is_made_while_another_thread_computes(delay):
-    """Creating a session holds the GIL, so it must not wait for the pool.
-
-    It comes first, because later tests leave the worker asleep for seconds.
-    """
+    """Creation holds the GIL, so it must not wait for the pool. It is first, as later tests delay workers."""
     x, weights = random_product(1 << 15)  # so large that the worker arrives before it is done
     model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
     _core.product(x, weights, "f32", n_threads=2)

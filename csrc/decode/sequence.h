@@ -13,7 +13,7 @@ typedef struct sd_settings {
     const sd_model* model;
     int max_new_tokens; /* new tokens, ≥ 1 */
     int gamma;          /* most draft tokens in a round, ≥ 0; the session's own limit applies too */
-    /* How the target verifies draft tokens; the sequence uses sd_rule_at of the rule. */
+    /* How the target verifies draft tokens; the sequence uses the rule of sd_drafter_find_rule. */
     sd_verifier_options verify;
     const sd_sampling* draft_sampling; /* of the draft; borrowed */
     sd_logprobs_options logprobs;      /* log-probabilities in the records */
@@ -88,5 +88,6 @@ static inline int sd_sequence_is_drafted(const sd_sequence* sequence) {
 /* Begin a text of at most max_text tokens with a prompt. */
 void sd_sequence_begin(sd_sequence* sequence, const sd_prompt* prompt, int max_text);
 
-/* Append a new token; the text ends at its length, and with one of its stop ids. */
+/* Append a new token. The text is finished at its length or with one of its stop ids. A round commits its
+ * whole path, also tokens after a stop id: Python cuts them off (decoding/stopping.py). */
 void sd_sequence_append(sd_sequence* sequence, int32_t token);

@@ -62,7 +62,7 @@ static void lay_out(sd_session* s) {
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->row_tokens = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *r->row_tokens);
     r->row_parents = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *r->row_parents);
-    r->kept = sd_arena_take(arena, (size_t)s->max_nodes, sizeof *r->kept);
+    r->scratch = sd_arena_take(arena, (size_t)s->max_nodes, sizeof *r->scratch);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     sd_extra_take(s);
     sd_verifier_take(&s->verifier, arena, s->max_nodes, s->shape.n_text);
@@ -122,14 +122,15 @@ sd_status sd_session_check_settings(const sd_session* s, const sd_settings* sett
         return sd_fail(SD_ERR_SETTING,
                        "the settings %s, expected a session made for any settings: its own do not",
                        draws > s->shape.draws ? "let the draft draw" : "couple draws");
-    const sd_verifier_options* verify = &settings->verify;
-    return sd_drafter_check_rule(s->drafter, sd_rule_at(verify->rule, verify->sampling->temperature), draws,
-                                 settings->drafters, "verify");
+    sd_rule rule;
+    return sd_drafter_find_rule(s->drafter, settings, &rule);
 }
 
+/* Begin a sequence with checked settings. */
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_limit(&s->options, prompt));
+    sd_drafter_find_rule(s->drafter, prompt->settings, &q->settings.verify.rule);
     const sd_verifier_options* verify = &q->settings.verify;
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
@@ -281,4 +282,8 @@ sd_status sd_session_admit(sd_session* s, int sequence, const sd_prompt* prompt)
     begin(s, sequence, prompt);
     if (s->sequences[sequence].draft_lazy) s->n_missed += s->sequences[sequence].n_text;
     return SD_OK;
+}
+
+sd_rule sd_session_rule(const sd_session* s, int sequence) {
+    return s->sequences[sequence].settings.verify.rule;
 }

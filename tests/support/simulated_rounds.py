@@ -1,4 +1,4 @@
-"""Simulated targets and drafts for the policy of gamma="auto": times and acceptances without a clock."""
+"""Simulated targets and drafts for the gamma="auto" policy: times and acceptances without a clock."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ class World:
 
 
 class Play:
-    """Rounds of the policy in a world.
+    """Rounds of the policy in a simulated world.
 
-    What is counted are the seconds without noise and, of each round, the tokens that its draft tokens give on
-    average, not those that luck gave.
+    Counts seconds without noise and, for each round, the expected instead of the sampled number of tokens.
     """
 
     def __init__(self, world: World, seed: int, learned: _core.AdaptiveGamma | None = None) -> None:
@@ -74,7 +73,7 @@ class Play:
         self.seconds = 0.0
 
     def rate(self, n_tokens: float, n_sequences: int = 1) -> float:
-        """Tokens per second of the next `n_tokens`."""
+        """Tokens per second over the next `n_tokens`."""
         tokens, seconds = self.tokens, self.seconds
         while self.tokens < tokens + n_tokens:
             self.round(n_sequences)
@@ -104,8 +103,7 @@ class Play:
         return usual * (3.0 if self.world.noise and self._rng.random() < 0.02 else 1.0)
 
     def _chain(self, drafting: int) -> tuple[tuple[list[float], int, int, float], float]:
-        """(confidences, accepted draft tokens, depth of the rejected one or 0, its confidence); the mean of
-        tokens that these give."""
+        """(confidences, accepted tokens, depth of the rejected one or 0, its confidence); expected tokens."""
         world, confidences, right = self.world, [], []
         reach = tokens = 1.0
         shares = [level[0] for level in world.levels]

@@ -1,4 +1,4 @@
-"""Random weights of learned drafts, for any target, and what they compute, in plain NumPy."""
+"""Random weights of learned drafts for any target, and their outputs in plain NumPy."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Arrays = dict[str, NDArray[np.float32]]
 def learned_weights(
     method: str, target: specdec.Model, fields: dict[str, Any], tensors: dict[str, Any], **options: Any
 ) -> LearnedWeights:
-    """The weights of a learned draft in memory, as training leaves them; options: captures, tokens."""
+    """In-memory weights of a learned draft, as after training; options: captures, tokens."""
     return LearnedWeights.of(method, target, fields, tensors, **options)
 
 
 def read_weights(folder: Path) -> LearnedWeights:
-    """The weights of a folder, of any method."""
+    """Read the weights of a folder, of any method."""
     return LearnedWeights.read(folder)
 
 
 def tensors_of(weights: LearnedWeights) -> dict[str, Any]:
-    """The arrays of the weights, by name; those of weights in memory can be changed."""
+    """Arrays of the weights by name; those of in-memory weights are writable."""
     return {name: tensor.array() for name, tensor in weights._held.items()}
 
 
@@ -40,10 +40,7 @@ def random_heads(
     target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_draft_tokens: bool = False,
     shared_output: bool = False, tokens: Sequence[int] | None = None, seed: int = 0,
 ) -> LearnedWeights:  # fmt: skip
-    """Heads near the target's own: each predicts about what the target predicted last.
-
-    Drafts of a target that repeats itself are right now and then.
-    """
+    """Heads near the target's own: each predicts roughly what the target predicted last; sometimes right."""
     rng = np.random.default_rng(seed)
     config = target.config
     d = config.d_model
@@ -76,10 +73,7 @@ def heads_logits(
     weights: LearnedWeights, target: specdec.Model, text: Sequence[int], draft_tokens: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """The logits [n_vocab] of the token after a text and some draft tokens, by the head of that place.
-
-    The arithmetic of the papers in float64, on the target's own hidden state and tables.
-    """
+    """Logits [n_vocab] after a text and some draft tokens, by that head, in float64 by the papers."""
     k, d = len(draft_tokens), target.config.d_model
     held = {name: array.astype(np.float64) for name, array in tensors_of(weights).items()}
     layer = target.config.n_layer + 1
@@ -180,7 +174,7 @@ def recurrent_network(
 
 
 def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) -> LearnedWeights:
-    """Look-ahead embeddings for a target, as large as what its layers begin with."""
+    """Look-ahead embeddings for a target, with the scale of its layers' inputs."""
     rng = np.random.default_rng(seed)
     d_model = target.config["d_model"]
     embeddings = rng.normal(0.0, 0.5, (n_tokens, d_model)).astype(np.float32)
@@ -194,9 +188,8 @@ def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) 
 def open_session(
     target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]], **options: Any
 ) -> Session:
-    """A session that samples at temperature 1 and records the draft's distributions, its prompts read.
-
-    draft : a `Draft`, or its description.
+    """A session at temperature 1, prompts read, that records draft distributions; draft: one or its
+    description.
     """
     own = isinstance(draft, drafts.Draft)
     how: dict[str, Any] = {
@@ -211,7 +204,7 @@ def open_session(
 
 
 def all_records(session: Session) -> list[dict[str, Any]]:
-    """The rounds of a session to its end, which closes it."""
+    """Run a session to its end, close it, and return its rounds."""
     records = []
     while found := session.round():
         records += found
@@ -223,10 +216,7 @@ def check_distributions(
     target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]],
     expected: Callable[[list[int], list[int]], Any], *, rtol: float = 0.0, atol: float = 0.0, **options: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Hold what each node was drawn from against ``expected(text, draft tokens before it)``.
-
-    Returns how many nodes there were, and how many accepted ones.
-    """
+    """Compare each node with ``expected(text, draft tokens before it)``; return nodes, accepted nodes."""
     n_nodes = n_accepted = 0
     texts = [list(prompt) for prompt in prompts]
     for record in all_records(open_session(target, draft, prompts, **options)):
