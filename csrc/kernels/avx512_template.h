@@ -1,8 +1,8 @@
 /* Vector operations in AVX-512: the vector of 16 is one register. A block of rows has 24 sums, two weights
  * and an embedded broadcast.
  *
- * With DOT_PRODUCTS 1 it uses AVX512_VNNI, with BF16_PAIRS 1 AVX512_BF16, which not every processor with AVX-512
- * has. */
+ * With DOT_PRODUCTS 1 it uses AVX512_VNNI, with BF16_PAIRS 1 AVX512_BF16: not every processor with AVX-512
+ * has them. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

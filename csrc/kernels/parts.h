@@ -1,7 +1,8 @@
 /* The parts of a table of kernels (dispatch.c): each sets its kernels and their thresholds.
  *
  * A part runs only on processors with its instruction set. Sets that differ in one part share the others:
- * AVX-VNNI and AVX2 differ in dots only, AVX-512 with and without dot product instructions in dots and pairs. */
+ * AVX-VNNI and AVX2 differ in dots only, AVX-512 with and without dot product instructions in dots and
+ * pairs. */
 #pragma once
 
 #include "kernels.h"
