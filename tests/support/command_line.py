@@ -61,10 +61,10 @@ def use_models(
     A function in place of the pair or of the models by name is called with what names them.
     """
     if pair is not None:
-        patch.setattr(given_models, "embedded_pair", pair if callable(pair) else lambda *_: pair)
+        patch.setattr(given_models, "embedded_pair", pair if callable(pair) else lambda *_, **__: pair)
     if targets is not None:
         patch.setattr(
-            given_models, "load", targets if callable(targets) else lambda name, dtype: targets[name]
+            given_models, "load", targets if callable(targets) else lambda name, dtype, **_: targets[name]
         )
     if drafts is not None:
 
