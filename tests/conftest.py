@@ -1,4 +1,4 @@
-"""Fixtures that several test files share, and how the tiers of the suite are chosen (CONTRIBUTING.md)."""
+"""Fixtures of several test files, and the selection of the suite's tiers (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHARED = Path(os.environ.get("SPECDEC_SHARED") or _HERE.parents[1] / "shared")
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Trained models, texts and tokenizers next to the repository; tests that need them skip without."""
+    """Folder of trained models, texts and tokenizers next to the repository; skips the test without it."""
     if not _SHARED.is_dir():
         pytest.skip(missing.SHARED)
     return _SHARED
@@ -45,14 +45,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A test that is named runs, whatever its tier."""
+    """Run tests named on the command line in any tier."""
     is_default = config.option.markexpr in config.getini("addopts")
     if is_default and any("::" in argument for argument in config.args):
         config.option.markexpr = ""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One process for a part of the suite, which takes less time than to start several, and for `-s`."""
+    """Use one process for a part of the suite, which takes less time than starting several, and for `-s`."""
     is_part = any("::" in argument or argument.endswith(".py") for argument in config.args)
     option = config.option
     return 0 if is_part or option.keyword or option.capture == "no" or option.collectonly else None
@@ -60,7 +60,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `slow` the cases of a grid that show no value which another case does not show."""
+    """Mark as `slow` the cases of a grid whose values all occur in other cases."""
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("grid"):
@@ -74,14 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest.Function]:
-    """Cases in which each combination of `strength` values of different parameters occurs."""
+    """Return cases that contain each combination of `strength` values of different parameters."""
     return covering({item: set(combinations(_values(item), strength)) for item in cases})
 
 
 def _values(item: pytest.Function) -> list[tuple[str, object]]:
-    """The parameters of a case, by name: plain values as they are, others by their identity.
-
-    The cases of a test share the objects of its parameters.
+    """Return the parameters of a case by name: plain values as they are, others by identity, as cases of a
+    test share objects.
     """
     return [
         (name, value if isinstance(value, str | int | float | None) else id(value))
@@ -102,7 +101,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What lives now lives on: `gc.collect`, which many tests call, need not look at it."""
+    """Freeze objects made so far, so that `gc.collect`, which many tests call, skips them."""
     gc.collect()
     gc.freeze()
 
@@ -112,7 +111,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """(target, draft): two small models of which one is often right about the other, and a toy tokenizer."""
+    """(target, draft): two small models, of which one often agrees with the other, and a toy tokenizer."""
     from toy_pair import load_pair
 
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
@@ -120,7 +119,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """One thread where a test does not say otherwise, for models that are too small for two to pay."""
+    """Use one thread by default: test models are too small to gain from two."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECDEC_NUM_THREADS", "1")
         yield
@@ -128,7 +127,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def chatting_pair() -> Any:
-    """(target, draft): the small pair, with a chat template that knows tools."""
+    """(target, draft): the small pair, with a chat template that supports tools."""
     from chat_templates import chatting_pair
 
     return chatting_pair()
@@ -136,7 +135,7 @@ def chatting_pair() -> Any:
 
 @pytest.fixture(scope="module")
 def quick_gc() -> Iterator[None]:
-    """Let `gc.collect` look only at what is made from here on: milliseconds instead of half a second."""
+    """Freeze existing objects, so that `gc.collect` takes milliseconds instead of half a second."""
     gc.collect()
     gc.freeze()
     yield
@@ -147,7 +146,7 @@ def quick_gc() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def quick_timing() -> Iterator[None]:
-    """Let `measure`, `tune` and `oracle` time runs for a fifth of a second: tests need no exact times."""
+    """Let `measure`, `tune` and `oracle` time runs for a fifth of a second; tests need no precise times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specdec.analysis.prediction._ENOUGH_S", 0.2)
         yield
@@ -164,13 +163,13 @@ def make_llama(tmp_path: Path) -> Factory:
 
 @pytest.fixture
 def make_mistral(tmp_path: Path) -> Factory:
-    """As ``make_llama``, for Mistral."""
+    """Like ``make_llama``, for Mistral."""
     return _factory(tmp_path, "mistral", mistral_config)
 
 
 @pytest.fixture
 def make_gpt2(tmp_path: Path) -> Factory:
-    """As ``make_llama``, for GPT-2."""
+    """Like ``make_llama``, for GPT-2."""
     return _factory(tmp_path, "gpt2", gpt2_config)
 
 

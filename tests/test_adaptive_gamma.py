@@ -1,5 +1,4 @@
-"""gamma="auto" and gamma=callable: how well the policy chooses, by simulated times; and that
-only speed depends on it."""
+"""gamma="auto" and gamma=callable: quality of choices on simulated times; only speed depends on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of `python -m benchmarks peers-exact`, on samples of known distributions."""
+"""Statistics of `python -m benchmarks peers-exact`, on samples from known distributions."""
 
 from __future__ import annotations
 

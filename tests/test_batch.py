@@ -1,4 +1,4 @@
-"""Many prompts in few slots: results equal single runs, prefixes are shared, budgets kept."""
+"""Many prompts in few slots: results equal single runs, prefixes are shared, budgets respected."""
 
 from __future__ import annotations
 

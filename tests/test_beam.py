@@ -1,4 +1,4 @@
-"""Beam search: speculative equals plain, and plain equals the reference."""
+"""Beam search: speculative search equals plain search, which equals the reference."""
 
 from __future__ import annotations
 

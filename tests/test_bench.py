@@ -1,4 +1,4 @@
-"""Benchmarks by category: counts at the end of a text, figures by their definitions, files, interruptions."""
+"""Benchmarks by category: token counts at the end of a text, statistics by definition, files, interrupts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "gamma": 3, "repeats": 2, "n_th
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Its texts are what comes, and are asked on."""
+    """A pair whose continuations are known and used as questions."""
     paths = write_pair(tmp_path_factory.mktemp("pair"), amount=0.2)
     target, draft = (specdec.load(path, tokenizer=EveryByte()) for path in paths)
     return target, draft

@@ -1,4 +1,4 @@
-"""The benchmarks: their parser, the files of a result, small runs of those that need no other engine."""
+"""The benchmarks: command-line parser, result files, small runs of those that need no other engine."""
 
 from __future__ import annotations
 

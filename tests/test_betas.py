@@ -1,4 +1,4 @@
-"""What betas are: the chance that a draft is accepted, against every outcome of every rule and run."""
+"""Betas, the acceptance probabilities of draft tokens, against every outcome of every rule and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GGUF types: the specification against the package gguf, the core against the specification, bit for bit."""
+"""GGUF types: the specification against the package gguf, and the core against the specification, exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden states that a cache keeps with its tokens, for drafts that read them."""
+"""Captured hidden states: cached with their tokens, for drafts that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loaders: what they read, what they pass to the core, and every kind of damaged file."""
+"""Loaders: the formats they read, their output for the core, and every type of damaged file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized Hugging Face folders in the layout of compressed-tensors: writing, reading, refusals."""
+"""Quantized Hugging Face folders in the layout of compressed-tensors: writing, reading, rejections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code base itself: the rules of ARCHITECTURE.md and CONTRIBUTING.md, checked on the files."""
+"""The code base: rules of ARCHITECTURE.md and CONTRIBUTING.md, checked on the files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read(path: Path) -> str:
 
 
 def name(path: Path) -> str:
-    """Name of a file in messages and test ids."""
+    """File name for messages and test ids."""
     return path.relative_to(ROOT).as_posix()
 
 
@@ -84,7 +84,7 @@ def project_files(root: Path = ROOT) -> Iterator[Path]:
 
 
 def folder_of(path: Path) -> str:
-    """Folder of a file of the core, as `BELOW` names it."""
+    """Folder of a core file, as named in `BELOW`."""
     return path.parent.relative_to(CSRC).as_posix()
 
 
@@ -162,7 +162,7 @@ def block_end(match: re.Match[str]) -> str:
 
 
 def declared_name(declaration: str) -> str:
-    """The name that a top-level declaration introduces."""
+    """Name introduced by a top-level declaration."""
     pointer = re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", declaration)
     if declaration.startswith("typedef"):
         return pointer[1] if pointer else declaration.split()[-1].lstrip("*")
@@ -250,7 +250,7 @@ def test_text_signatures_match_the_stub() -> None:
 
 
 def difference(path: str, node: ast.FunctionDef) -> str | None:
-    """How a function of the core differs from the stub's."""
+    """Describe how a function of the core differs from the stub's."""
     target: object = _core
     for part in path.split("."):
         target = getattr(target, part)
@@ -301,7 +301,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports() -> dict[str, set[str]]:
-    """What each module imports of the package: at its top, in functions, and for type checkers."""
+    """Imports of each module from the package: at its top, in functions, and for type checkers."""
     paths = modules()
     found: dict[str, set[str]] = {}
     for module, path in paths.items():
@@ -393,7 +393,7 @@ def test_types_are_installed_with_the_package() -> None:
 
 
 def of_project(pattern: str) -> str:
-    """The match of a pattern in the project's settings."""
+    """Match a pattern in the project's settings."""
     found = re.search(pattern, read(ROOT / "pyproject.toml"), re.MULTILINE | re.DOTALL)
     assert found, pattern
     return found[1]
@@ -412,7 +412,7 @@ def test_version_is_written_once() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with the project's settings, a test, and a virtual environment of an uncommon name."""
+    """A checkout with the project's settings, a test, and a virtual environment with an unusual name."""
     environment = tmp_path / "myenv"
     for folder in (tmp_path / "tests", environment / "bin", environment / "lib" / "site-packages"):
         folder.mkdir(parents=True)
@@ -467,7 +467,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def file_index() -> ModuleType:
-    """The site's script that makes the index of files."""
+    """The site's script that writes the file index."""
     spec = importlib.util.spec_from_file_location("files", ROOT / "docs" / "site" / "files.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -530,7 +530,7 @@ def test_tools_and_commands_are_the_same_everywhere() -> None:
 
 
 def python(*arguments: str) -> str:
-    """The output of a new Python process, which must not fail."""
+    """Run a new Python process, which must succeed; return its output."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -1,4 +1,4 @@
-"""Garbage collection: cycles through what the core owns are found, and nothing else is freed."""
+"""Garbage collection: cycles through objects of the core are found, and nothing else is freed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def models() -> tuple[_core.Model, _core.Model]:
 
 @pytest.fixture(autouse=True)
 def nothing_leaks(models: Any) -> Iterator[None]:
-    """The core has as many blocks, and the collector as many sessions, as before the test."""
+    """Check that the test leaves no block of the core and no session."""
     small_pair()  # whose blocks stay
     gc.collect()
     before = live()
@@ -52,7 +52,7 @@ def live() -> tuple[int, int]:
 
 
 class Chat:
-    """An object that keeps its stream, and that the stream's session calls."""
+    """An object that holds its stream and is called by the stream's session."""
 
     stream: specdec.Stream
 
@@ -75,7 +75,7 @@ class Telling(Chat):
 
 
 def calling(**options: Callable[[Chat], Any]) -> Callable[..., Chat]:
-    """A stream with options that the chat makes."""
+    """Make a stream with options that refer to the chat."""
 
     def make(target: specdec.Model, draft: specdec.Model) -> Chat:
         chat = Chat()
@@ -136,7 +136,7 @@ def test_an_owner_of_its_own_stream_is_collected(owner: str, ending: str) -> Non
 
 
 class Node:
-    """Something that can be in a cycle and be observed."""
+    """An observable object that can be part of a cycle."""
 
     made: Any
 
@@ -168,7 +168,7 @@ def own_transform(node: Node, models: Any) -> Any:
 
 
 def bearing(node: Node) -> _core.Model:
-    """A model whose configuration has the node."""
+    """Make a model whose configuration contains the node."""
     return build(LLAMA | {"node": node}, TENSORS)
 
 

@@ -1,4 +1,4 @@
-"""The command line without a verb: what it prints, and what it exits with."""
+"""The command line without a verb: output and exit codes."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture
 def embedded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """The toy pair in the place of the trained one, which is slower, and by the names "big" and "small"."""
+    """Replace the embedded pair, which is slower, by the toy pair, also available as "big" and "small"."""
     use_models(monkeypatch, pair, targets={"big": pair[0]}, drafts={"small": pair[1]})
     return pair
 
 
 def printed(*arguments: str) -> str:
-    """What a command line prints that does what it is asked for."""
+    """Run a command line, which must succeed; return its output."""
     done = run(*arguments)
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
 def rounds_of(result: Any) -> list[str]:
-    """Figure 1 of a result, a line for each round."""
+    """Format Figure 1 of a result, one line per round."""
     return result.figure().splitlines()[2:-1]
 
 
@@ -116,7 +116,7 @@ def test_the_command_for_greedy_texts_keeps_the_other_options(embedded: Pair) ->
 
 
 def timed(*turns: tuple[float, float], n_calls: int = 100, n_drafted: int = 200) -> Any:
-    """Runs of 200 tokens that took so many seconds, of which so many in the draft."""
+    """Make runs of 200 tokens with these total and drafting seconds."""
     found = Configuration("target", None)
     found.seconds = [[seconds] for seconds, _ in turns]
     kept, n = 200 // n_calls, n_drafted // n_calls
@@ -261,7 +261,7 @@ def test_usage_errors(arguments: list[str]) -> None:
 
 @pytest.fixture
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The prompts that are given to a run without a verb, none of which is decoded."""
+    """Record the prompts of runs without a verb instead of decoding them."""
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(side_by_side, "run_side_by_side", lambda prompt, *_: asked.append(prompt) or 0)
     return asked

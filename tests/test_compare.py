@@ -1,4 +1,4 @@
-"""Comparisons of all draft types, checked against counts of runs, formulas and simulations."""
+"""Comparisons of all draft types, against counts of runs, formulas and simulations."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No times of forward passes are measured here."""
+    """Disable timing of forward passes."""
     use_forward_times(monkeypatch)
 
 
 def rounds_of(world: World, draft: Any, **options: Any) -> list[list[Round]]:
-    """The rounds of each prompt, run one after the other."""
+    """Rounds of each prompt, run one after another."""
     options |= {"max_new_tokens": N_NEW}
     runs = [
         specdec.generate(world.target, draft, one, seed=[(3, i)], **options) for i, one in enumerate(PROMPTS)
@@ -150,7 +150,7 @@ def test_alpha_of_runs_is_that_of_the_distributions(world: World) -> None:
 
 
 def text_of(rounds: list[tuple[int, int, int]], **seconds: float) -> Any:
-    """A run of chains: draft tokens, accepted, kept of each round."""
+    """Make a run of chains from (draft tokens, accepted, kept) of each round."""
     seconds = {"draft_s": 0.0, "verify_s": 1.0, "other_s": 0.0} | seconds
     made = [
         Round(
@@ -166,7 +166,7 @@ def text_of(rounds: list[tuple[int, int, int]], **seconds: float) -> Any:
 
 
 def compared(monkeypatch: Any, world: World, *turns: tuple[list[Any], list[float]], **options: Any) -> Any:
-    """The row of a draft whose texts are these, with their seconds, in each turn; a plain token takes 2 s."""
+    """Row of a draft with these texts and seconds in each repetition; a plain token takes 2 s."""
     n_prompts = len(turns[0][0])
     texts = iter([one for turn in turns for one in zip(*turn, strict=True)])
 

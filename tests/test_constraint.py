@@ -44,7 +44,7 @@ World.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: 
 def masked(
     world: World, constraint: RandomConstraint, new: Sequence[int], temperature: float, **settings: Any
 ) -> Any:
-    """The distribution of the next token by the logits of the whole text; None: the text is complete."""
+    """Next-token distribution from the logits of the whole text; None if the text is complete."""
     if (mask := constraint.allowed(new)) is None:
         return None
     logits = np.where(mask, world.target.logits([*PROMPT, *new])[-1], -np.inf)
@@ -52,7 +52,7 @@ def masked(
 
 
 def by_hand(world: World, constraint: RandomConstraint, n: int, *, how: str) -> list[int]:
-    """Plain decoding, by the logits of whole texts."""
+    """Decode plainly, from the logits of whole texts."""
     settings = {"temperature": 0.0} | {
         key: HOW[how][key] for key in ("temperature", "top_p") if key in HOW[how]
     }
@@ -262,7 +262,7 @@ def test_logprobs_are_of_the_masked_distribution(world: World) -> None:
 
 
 class Discourage:
-    """A transform with a state: a token that has come is less likely, the more so the more often it came."""
+    """A stateful transform: each occurrence of a token makes it less likely."""
 
     class State:
         def __init__(self, counts: dict[int, int]) -> None:
@@ -322,7 +322,7 @@ def test_a_transform_gives_nothing_to_what_may_not_come(world: World) -> None:
 
 
 class Broken:
-    """A constraint whose states give this as their mask."""
+    """A constraint whose states return this mask."""
 
     def __init__(self, mask: Any) -> None:
         self.given = mask
@@ -382,7 +382,7 @@ def test_states_without_a_method_are_named_with_what_they_lack(
 
 
 class DeadEnds:
-    """Every token may follow one text; after all others the state is a dead end."""
+    """A constraint that allows every token after one text; all other states are dead ends."""
 
     def __init__(self, text: Sequence[int], dead_end: BaseException | None) -> None:
         self.text, self.dead_end = list(text), dead_end

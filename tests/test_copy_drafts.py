@@ -1,4 +1,4 @@
-"""Drafts that copy: the automaton against brute force, and every draft token against plain Python.
+"""Copying drafts: the automaton against brute force, and every draft token against plain Python.
 
 The target is forced to write a given text, so any sequence of accepted and rejected tokens can occur.
 """
@@ -40,7 +40,7 @@ def automaton(text: list[int]) -> _core.Automaton:
 
 
 def periodic(draw: st.DrawFn) -> list[int]:
-    """A period, repeated, with a token changed here and there."""
+    """Repeat a period, with single tokens changed."""
     text = draw(st.lists(st.integers(0, 2), min_size=1, max_size=6)) * draw(st.integers(1, 14))
     for at in draw(st.lists(st.integers(0, len(text) - 1), max_size=3)):
         text[at] = draw(st.integers(0, 3))
@@ -120,7 +120,7 @@ class Odds:
 
 
 def grown(copies: list[Copy], budget: int, depth: int) -> tuple[list[int], list[int]]:
-    """The tree of some copies: (tokens, parents) of the nodes but for the root."""
+    """Tree of some copies: (tokens, parents) of the nodes except the root."""
     chains = []
     for copy in copies:
         token = copy[0](0)

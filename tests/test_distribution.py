@@ -1,7 +1,7 @@
 """Logits to probabilities: the core against the reference, on ordinary and adversarial rows.
 
-The core exponentiates with its own float32 polynomial, so probabilities agree to a few roundings of float32.
-Which tokens keep any mass must agree wherever no cut falls between two values that are nearly alike.
+The core exponentiates with its own float32 polynomial, so probabilities agree up to a few float32 roundings.
+The set of tokens with nonzero probability must agree, unless a cut falls between two nearly equal values.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_any_row(logits: Logits, temperature: float, top_k: int, top_p: float, m
 
 
 def large_rows(n_vocab: int) -> dict[str, Logits]:
-    """Rows that lead the search for a cut through each of its branches."""
+    """Rows that exercise each branch of the search for a cut."""
     rng = np.random.default_rng(n_vocab)
     flat = rng.standard_normal(n_vocab)
     needle = np.full(n_vocab, -8.0)

@@ -16,7 +16,7 @@ SITE = ROOT / "docs" / "site"
 
 
 def pages() -> dict[str, list[str]]:
-    """The constant `PAGES` of the configuration, which is read without Sphinx."""
+    """Read the constant `PAGES` of the configuration without Sphinx."""
     module = ast.parse((SITE / "conf.py").read_text(encoding="utf-8"))
     for statement in module.body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "PAGES":
@@ -25,7 +25,7 @@ def pages() -> dict[str, list[str]]:
 
 
 def stems(pattern: str) -> set[str]:
-    """Files of the repository without their endings, as the configuration writes pages."""
+    """Repository files without their suffixes, as the configuration writes pages."""
     return {path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.glob(pattern)}
 
 

@@ -1,4 +1,4 @@
-"""Drafts by name: every draft has one, each makes its draft, and what is wrong is said."""
+"""Drafts by name: every draft has a name, each name makes its draft, and errors name what is wrong."""
 
 from __future__ import annotations
 

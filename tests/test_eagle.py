@@ -1,6 +1,6 @@
-"""EAGLE-1, EAGLE-3 and native heads for multi-token prediction: as the papers have them, from their files.
+"""EAGLE-1, EAGLE-3 and native multi-token prediction heads, from files, against the papers' definitions.
 
-`test_every_drafter.py` tests with all other drafts that output stays the target's.
+`test_every_drafter.py` tests that output stays the target's, with all other drafts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROMPT = [1, 5, 2, 7, 3, 5, 2]
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    """Four layers and few tokens, so that random draft tokens are accepted now and then."""
+    """A target with four layers and few tokens, so that random draft tokens are sometimes accepted."""
     config = llama_config(vocab_size=17, num_hidden_layers=4, max_position_embeddings=240)
     return specdec.load(write_hf(tmp_path_factory.mktemp("target"), config, seed=3), tokenizer=False)
 
@@ -61,7 +61,7 @@ def features_of(folder: EagleFolder, text: list[int]) -> np.ndarray:
 
 
 def assert_chains_of_the_paper(folder: EagleFolder, draft: Any, **options: Any) -> specdec.Result:
-    """Each round's draft tokens, after whatever the rounds before have accepted."""
+    """Check each round's draft tokens, given the tokens accepted before."""
     settings: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "gamma": 3, **options}
     result = specdec.generate(folder.target, draft, PROMPT, **settings)
     paper, text = paper_of(folder), list(PROMPT)

@@ -1,4 +1,4 @@
-"""The bundled pair: its codes give every number format the weights of the bf16 checkpoint."""
+"""The bundled pair: its codes give the weights of the bf16 checkpoint in every number format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(specdec.__file__).parent / "embedded"
 
 @pytest.fixture(scope="module")
 def in_bf16(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The target as a folder of numbers in bf16."""
+    """The target as a bf16 folder."""
     folder = tmp_path_factory.mktemp("target") / "bf16"
     with pytest.warns(UserWarning, match="writing dequantized weights, BF16"):
         return specdec.convert(specdec.embedded_pair()[0].path, folder, "BF16")

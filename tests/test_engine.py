@@ -1,4 +1,4 @@
-"""The engine: every text is what it is alone, whoever joins, leaves, fails or does not read meanwhile."""
+"""The engine: every text equals a run by itself, whatever other requests join, leave, fail or stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def halved(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]
 
 
 def request_of(world: World, draws: random.Random) -> tuple[list[int], dict[str, Any]]:
-    """A prompt and options with which the text does not depend on the draft."""
+    """A prompt and options for which the text does not depend on the draft."""
     at, size = draws.randrange(30), draws.choice([1, 2, 9, 40, 85])
     how: dict[str, Any] = {"max_new_tokens": draws.randint(1, 30), "seed": draws.randrange(1000)}
     if draws.random() < 0.5:
@@ -152,7 +152,7 @@ def test_settings_that_cannot_be_met_end_their_own_request(world: World, engine:
 
 
 class Noting:
-    """Proposes nothing right, records calls, and fails in a method for texts that begin with a token."""
+    """Draft that proposes wrong tokens, records calls, and fails in a method for some texts."""
 
     trees = True
 
@@ -271,7 +271,7 @@ def test_a_forked_process_has_no_engine(world: World, engine: Engine) -> None:
 
 @pytest.fixture
 def scores_that_wait(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Scores of prompts wait for this event."""
+    """An event for which scoring of prompts waits."""
     go, score = threading.Event(), specdec.decoding.request_queue.score_prompts
 
     def held_up(*args: Any, **how: Any) -> Any:
@@ -384,7 +384,7 @@ def test_prompts_are_cached_and_scored(world: World) -> None:
 
 
 class Gate:
-    """A transform that keeps the engine's thread from going on until the gate is opened."""
+    """A transform that blocks the engine's thread until the gate opens."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -547,7 +547,7 @@ def test_a_task_that_is_cancelled_while_a_thread_begins_it(
 
 
 def shared_engines(known: Engine) -> list[threading.Thread]:
-    """Threads of engines, but for that of a known one."""
+    """Engine threads except that of a known engine."""
     threads = (one for one in threading.enumerate() if one.name == "specdec-engine")
     return [thread for thread in threads if thread is not known._thread]
 

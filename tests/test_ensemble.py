@@ -1,4 +1,4 @@
-"""Several drafts at once: the merged tree, the budgets, and which of them are asked.
+"""Several drafts at once: the merged tree, the budgets, and the choice of drafts.
 
 `test_every_drafter.py` tests that rejection is exact on their trees.
 """

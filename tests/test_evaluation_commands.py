@@ -29,14 +29,14 @@ INSPECT = [command for command in COMMANDS if command.startswith("inspect ")]
 
 
 def write_files(folder: Path) -> Path:
-    """A folder with the files of the page."""
+    """Write the page's files to a folder."""
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder
 
 
 def run(program: list[str], folder: Path) -> str:
-    """What a program of this Python prints."""
+    """Run a program of this Python; return its output."""
     settings = {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, *program],
@@ -66,7 +66,7 @@ OF_THE_PAGE = (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, Any]]]:
-    """(what is printed, the results that are written) of the harness's commands, and of `specdec eval`."""
+    """(printed output, written results) of the harness's commands and of `specdec eval`."""
     folder = write_files(tmp_path_factory.mktemp("harness"))
     assert HARNESS[0].startswith(f"{OF_THE_PAGE},gamma=auto ")
     rest = HARNESS[0].removeprefix(f"{OF_THE_PAGE},gamma=auto ")

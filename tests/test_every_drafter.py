@@ -1,9 +1,9 @@
-"""The promises for every draft, tested for every draft: section 3.6, appendix A.1, contracts 1 to 3.
+"""Guarantees of every draft, tested for every draft: section 3.6, appendix A.1, contracts 1 to 3.
 
-- Greedy and coupled output is plain output, tokens and logits, to the last bit: on the embedded pair, on
+- Greedy and coupled output equals plain output, tokens and logits, to the last bit: on the embedded pair, on
   checkpoints trained elsewhere and on an encoder-decoder, alone and in a batch, wherever the text ends.
-- Rejection is exact for the trees that the draft really proposes and the distributions it reports:
-  summed over all of them, and over every random number of the compiled rule.
+- Rejection is exact for the trees that the draft really proposes and the distributions it reports: summed
+  over all of them, and over every random number of the compiled rule.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ TRAINED = ["small", "stories260K", "chars105"]
 
 
 def larger(trained: Iterable[str], switches: Iterable[str]) -> list[Any]:
-    """Trained worlds and those of random models of some configurations, which are slow."""
+    """Trained worlds, and slow worlds of random models in some configurations."""
     worlds = [*trained, *(f"switches {name}" for name in switches)]
     return [pytest.param(name, marks=pytest.mark.slow) for name in worlds]
 
@@ -85,7 +85,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module", params=[*SMALL, *larger(["stories260K"], WITH_WINDOWS)])
 def kept_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A world whose cache keeps only a part of a text; the trained ones keep all of it."""
+    """A world whose cache keeps only a part of a text; the caches of the trained ones keep all of it."""
     return made(request, tmp_path_factory)
 
 
@@ -98,7 +98,7 @@ def small_world(folder: Path) -> World:
 
 
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Random models of a configuration with switches of the families, or one of the other worlds."""
+    """Random models of a configuration with family-specific options, or one of the other worlds."""
     if request.param.startswith("switches "):
         config = ALL_SWITCHES[request.param.removeprefix("switches ")]
         tensors = random_tensors(config)
@@ -130,7 +130,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def prompts_of(world: World) -> list[list[int]]:
-    """Of one token, of some, and one that repeats itself and ends with one piece twice."""
+    """Prompts: one token, several, and one that repeats itself and ends with a piece twice."""
     ids = world.ids
     return [ids[:1], ids[:9], ids[20:60] + ids[20:50] * 2]
 
@@ -150,7 +150,7 @@ def run(world: World, draft: Any, prompt: Any, **options: Any) -> Any:
 
 
 def source_of(prompt: list[int]) -> list[int]:
-    """Of another length for a prompt of another length; drafts that copy find some of the text in it."""
+    """A source that varies with the prompt; copying drafts find parts of the text in it."""
     return [*prompt[::-1][:30], *prompt[3:40]]
 
 
@@ -196,7 +196,7 @@ def test_output_is_plain_output(world: World, name: str, request: pytest.Fixture
 
 @cache
 def filled(world: World, n_free: int) -> tuple[list[int], specdec.Result]:
-    """A prompt that leaves room for so many tokens, and its plain continuation to the end of the context."""
+    """A prompt that leaves space for this many tokens, and its plain continuation to the context's end."""
     n_ctx = world.target.config["n_ctx"] - len(world.target.decoder_start)
     prompt = (world.ids * n_ctx)[: n_ctx - n_free]
     return prompt, run(world, None, prompt, max_new_tokens=None, ignore_eos=True, logits=True)
@@ -261,7 +261,7 @@ def test_threads_share_a_draft(small: World, name: str) -> None:
 @pytest.mark.usefixtures("quick_gc")
 @pytest.mark.parametrize("name", named(name for name in NAMES if name not in LEARNED))
 def test_memory_may_be_lacking(tiny_decoder: World, name: str) -> None:
-    """Each allocation of a run fails once: a MemoryError, and nothing leaks. Rounds allocate nothing."""
+    """Each allocation of a run fails once: MemoryError, and nothing leaks. Rounds allocate nothing."""
     draft = DRAFTS[name](tiny_decoder)
 
     def work() -> None:
@@ -289,7 +289,7 @@ N_RUNS = 3000
 
 @pytest.fixture(scope="module", params=["decoder", "encoder-decoder"])
 def tiny(request: pytest.FixtureRequest, tiny_decoder: World) -> World:
-    """Three tokens: every tree of drafts can be listed."""
+    """Models of three tokens, whose draft trees can all be enumerated."""
     if request.param == "decoder":
         return tiny_decoder
     pair = EncoderDecoder("t5", n_vocab=3, n_ctx=32, blur=0.05)
@@ -304,7 +304,7 @@ def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> World:
 def open_session(
     world: World, draft: Any, n: int, gamma: int, *, n_new: int, prompt: list[int] = PROMPT, **options: Any
 ) -> Session:
-    """`n` sequences of one prompt that differ in their seeds."""
+    """Open `n` sequences of one prompt with different seeds."""
     target, draft = world.target, as_draft(world.target, draft)
     session = Session(
         target.core, draft.describe(target), [[*target.decoder_start, *prompt]] * n,

@@ -1,4 +1,4 @@
-"""`specdec.explore`: what it shows is the run that was asked for, with controls and without."""
+"""`specdec.explore` shows the requested run, with controls and without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pair = tuple[specdec.Model, specdec.Model]
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> Iterator[None]:
-    """Without a screen; and no figure is left open."""
+    """matplotlib without a screen; closes all figures."""
     import matplotlib
 
     matplotlib.use("Agg")

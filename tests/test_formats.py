@@ -1,4 +1,4 @@
-"""Number formats: the specification against exact fractions, the core against it, to the bit."""
+"""Number formats: the specification against exact fractions, and the core against it, bit for bit."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ MARKED = [
 
 
 class Case:
-    """A model, a text, and the text's logits from forwards of one token each."""
+    """A model, a text, and the text's logits from forward passes of one token each."""
 
     def __init__(self, variant: str, dtype: str, cache_dtype: str) -> None:
         self.config = (VARIANTS | ENCODER_DECODERS)[variant]
@@ -161,6 +161,37 @@ def test_rows_together_have_the_bits_of_rows_alone(case, n_nodes, n_threads):
     assert np.array_equal(np.concatenate(rows), case.alone)
 
 
+_LONG = LLAMA | {"n_ctx": 720, "n_layer": 2, "n_head": 8, "n_kv_head": 1, "d_head": 72}
+SHARED = {
+    "one-head": _LONG,
+    "two-heads-window-sinks": _LONG | {"n_kv_head": 2, "windows": [0, 250], "attn_sinks": True},
+    "alibi": _LONG | {"position": "none", "alibi": [2.0**-i for i in range(8)]},
+    "softcap-many-queries": _LONG | {"n_head": 50, "d_head": 8, "attn_softcap": 3.0},
+    "encoder": _LONG | {"encoder": _LONG},
+}
+
+
+@pytest.mark.parametrize("formats", [{}, {"dtype": "bf16", "cache_dtype": "bf16", "prefill": "tiles"}])
+@pytest.mark.parametrize("name", SHARED)
+def test_threads_share_a_head_without_splitting_a_sum(name, formats):
+    """With fewer heads than threads these share the keys, the weights and the columns of each."""
+    config = SHARED[name]
+    model = build(config, random_tensors(config), **formats)
+    ids = np.random.default_rng(4).integers(0, 101, 690).tolist()
+    parents = [-1, 0, 0, 1, 1, 2, 5, 6, 6, *range(8, 16)]
+
+    def found(n_threads):
+        options = {"source": random_source(config, 600), "n_threads": n_threads}
+        decoder = Decoder(model, capacity=720, max_nodes=17, **options)
+        prompt = decoder.prefill(ids, logits=True)
+        trees = [decoder.forward(range(n), parents[:n]) for n in (1, 4, 17) if decoder.keep([]) is None]
+        return np.concatenate([prompt, *trees])
+
+    alone = found(1)
+    for n_threads in (2, 3, 5, 8):
+        assert np.array_equal(found(n_threads), alone), n_threads
+
+
 def test_nodes_of_a_tree_have_the_bits_of_their_path(case):
     """Random trees grow after the text, and the kept path moves in the cache; the reference agrees."""
     decoder, n_compared = case.decoder(max_nodes=24, n_threads=2), 0
@@ -213,7 +244,7 @@ def test_scores_become_weights(n_rows, n_chunks):
 
 
 def digests_of_all_variants() -> list[str]:
-    """One for each of FORMATS."""
+    """Return a digest for each of FORMATS."""
     digests = [hashlib.sha256() for _ in FORMATS]
     for config in (VARIANTS | ENCODER_DECODERS).values():
         tensors, ids = random_tensors(config), [token % config["n_vocab"] for token in range(30)]

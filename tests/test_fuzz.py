@@ -1,6 +1,6 @@
 """Random configurations, damaged files and damaged requests: a bounded run of all that `make fuzz` draws.
 
-tests/fuzz/README.md says what must hold of each.
+tests/fuzz/README.md lists the properties checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ settings.register_profile(
 
 
 def bounded(what: str, part: int = 1) -> Any:
-    """The settings of a property: its share of the examples, in as many parts as it has."""
+    """Settings of a property: its share of the examples, divided among its parts."""
     n_examples = max(1, EXAMPLES * SHARES[what] // sum(SHARES.values()) // part)
     return settings(settings.get_profile("fuzz"), max_examples=n_examples)
 

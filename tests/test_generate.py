@@ -38,7 +38,7 @@ Pair = tuple[specdec.Model, specdec.Model]
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    """A draft that has nothing to do with the target, of another family and size."""
+    """A draft unrelated to the target, of another family and size."""
     config = gpt2_config(vocab_size=N_VOCAB, n_positions=N_CTX, n_embd=16, n_layer=1, n_head=2)
     folder = write_hf(tmp_path_factory.mktemp("stranger") / "gpt2", config, seed=9)
     return specdec.load(folder, tokenizer=ToyTokenizer())

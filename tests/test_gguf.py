@@ -1,4 +1,4 @@
-"""GGUF files written by the package ``gguf``: the same models as Hugging Face folders, and damage."""
+"""GGUF files written by the package ``gguf``: the same models as Hugging Face folders, and damaged files."""
 
 from __future__ import annotations
 

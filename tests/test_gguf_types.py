@@ -21,7 +21,7 @@ MIXTURES = [
 
 
 def write(path: Path, types: tuple[str, ...], d: int = 256, d_ff: int = 512, n_vocab: int = 70) -> Path:
-    """A tiny Llama whose matrices have these types in turn; a fused matrix has several."""
+    """A tiny Llama whose matrices cycle through these types; a fused matrix has several."""
     rng, writer, count = np.random.default_rng(0), gguf.GGUFWriter(path, "llama"), 0
     sizes = {
         "context_length": 128, "embedding_length": d, "block_count": 2, "feed_forward_length": d_ff,

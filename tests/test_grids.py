@@ -1,4 +1,4 @@
-"""Tests of many cases in few items: each case runs once, in one tier, and a failure is named."""
+"""Tests of many cases in few items: each case runs once, in one tier, and failures name their case."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""No kernel touches memory past an array: each array of the core ends at a forbidden page.
+"""No kernel accesses memory past an array: each array of the core ends at an inaccessible page.
 
-The test runs in its own process, which a stray access ends.
+The test runs in its own process, which an invalid access terminates.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def guidance_of(name: Any, given: Any, pair: Pair, end_ids: Any = (0,)) -> Guida
 
 
 def after(state: GuidanceState, *tokens: int) -> GuidanceState:
-    """The state after more tokens; the given one stays."""
+    """Return the state after more tokens, without changing the given one."""
     state = state.fork()
     for token in tokens:
         state.advance(token)
@@ -314,7 +314,7 @@ def test_a_mask_does_not_depend_on_other_draft_tokens(pair: Pair) -> None:
 
 
 class Impatient:
-    """The library's matcher, whose writing of what must come does not come back."""
+    """The library's matcher, in which computing forced text never returns."""
 
     grammar_from_lark = staticmethod(llguidance.LLMatcher.grammar_from_lark)
 

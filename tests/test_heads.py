@@ -35,7 +35,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 def drafted(target: specdec.Model, draft: Any, prompts: list[list[int]], **options: Any) -> list[Any]:
-    """All records of a batch at temperature 1."""
+    """Records of a whole batch at temperature 1."""
     return all_records(open_session(target, draft, prompts, **({"max_new_tokens": 12} | options)))
 
 
@@ -55,7 +55,7 @@ TREES: dict[str, Any] = {
 def check_heads(
     target: specdec.Model, weights: Any, tree: Any = None, source: Any = None, **options: Any
 ) -> int:
-    """Each draft token is drawn from the distribution that NumPy computes; returns how many there are."""
+    """Check that each draft token is drawn from NumPy's distribution; returns their number."""
     prompts = [PROMPT, PROMPT[2:]]
 
     def expected(text: list[int], path: list[int]) -> Any:
@@ -92,7 +92,7 @@ def test_the_output_is_shared_in_every_number_format(dtype: str) -> None:
 
 
 def check_shared_output(model: specdec.Model) -> None:
-    """After blocks of zeros it gives the target's logits, of all tokens or of some, to the bit."""
+    """Check that zero blocks give the target's logits, of all tokens or some, to the bit."""
     weights = random_heads(model, shared_output=True, n_heads=1)
     for tensor in tensors_of(weights).values():
         tensor[...] = 0.0

@@ -1,4 +1,4 @@
-"""Sums of squares of the inputs of matrices: equal to NumPy's, however a text is divided."""
+"""Sums of squares of the inputs of matrices: equal to NumPy's, however a text is split."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def packages() -> Iterator[None]:
 
 
 def ask(api: Any, *prompts: Any, tools: Any = (), choice: Any = "auto", **config: Any) -> list[Any]:
-    """Outputs of requests that are made at the same time."""
+    """Outputs of concurrent requests."""
 
     def conversation(one: Any) -> Any:
         return [model.ChatMessageUser(content=one)] if isinstance(one, str) else one

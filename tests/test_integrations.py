@@ -1,4 +1,4 @@
-"""What all integrations with harnesses share: pairs by name, sums of what speculation did."""
+"""Code shared by all integrations with harnesses: pairs by name, totals of speculation statistics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ctrl-C ends whatever the core computes: also what one call computes, and for seconds.
+"""Ctrl-C ends any computation of the core, including long single calls.
 
-Each case runs in a child process, which a signal comes to while it is in the core. Uninterrupted each takes
+Each case runs in a child process, which receives the signal inside the core. Uninterrupted, each takes
 seconds.
 """
 
@@ -134,7 +134,7 @@ WIDE = LLAMA | {
 
 
 def wide_model(config: dict[str, Any], prefill: str, dtype: str = "f32") -> _core.Model:
-    """A model whose one slice of a prompt takes a good part of a second."""
+    """A model in which one slice of a prompt takes a large part of a second."""
     rng = np.random.default_rng(0)
     tensors = (
         (name, rng.standard_normal(shape, np.float32) * np.float32(0.02), "f32")
@@ -145,7 +145,7 @@ def wide_model(config: dict[str, Any], prefill: str, dtype: str = "f32") -> _cor
 
 @contextmanager
 def alarms(handler: Callable[[], None]) -> Iterator[None]:
-    """Call a handler, by signals, some hundred times a second."""
+    """Call a handler by signals, some hundred times per second."""
     before = signal.signal(signal.SIGALRM, lambda *_: handler())
     signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
     try:
@@ -178,7 +178,7 @@ def test_signals_are_handled_within_one_slice_of_a_prompt(prefill: str, dtype: s
 
 
 class StopError(Exception):
-    """What a handler raises."""
+    """Error raised by a handler."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Drafts from the target's own layers: what they draft, what they cost, and that outputs stay plain."""
+"""Drafts from the target's own layers: their tokens, their cost, and unchanged output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SKIPS = {
 
 
 def lively(config: dict[str, Any], seed: int = 1) -> Tensors:
-    """Later layers change little, so that draft tokens are accepted now and then."""
+    """A model whose later layers change little, so that draft tokens are sometimes accepted."""
     tensors = random_tensors(config, seed)
     for name in tensors:
         if name.endswith(("attn_out.weight", "mlp_down.weight")) and not name.startswith("layers.0."):
@@ -52,7 +52,7 @@ def lively(config: dict[str, Any], seed: int = 1) -> Tensors:
 
 
 def rounds(target: Any, draft: Any, **options: Any) -> list[dict[str, Any]]:
-    """All rounds of the three prompts, sampled, with what was drawn from."""
+    """Sampled rounds of the three prompts, with their draft distributions."""
     options = {"gamma": 4, "max_new_tokens": 25, "temperature": 1.0} | options
     seeds = [(4, i) for i in range(len(PROMPTS))]
     return all_rounds(with_drafts(Session(target, draft, PROMPTS, seeds=seeds, **options)))
@@ -62,7 +62,7 @@ def rounds(target: Any, draft: Any, **options: Any) -> list[dict[str, Any]]:
 
 
 def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> Any:
-    """The model of the first layers."""
+    """Make the model of the first layers."""
     config = config | {"n_layer": n_layer}
     for name in ("n_heads", "n_kv_heads", "d_heads", "windows", "rotations", "score_scales", "mixtures"):
         config[name] = list(config.get(name, ()))[:n_layer]

@@ -1,4 +1,4 @@
-"""The search for layers to skip: what it maximises, what it keeps, and how it ends."""
+"""The search for layers to skip: its objective, its bookkeeping, and its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 def modeled(draft: SkipLayers | None, result: specdec.Result) -> float:
-    """Seconds that a run would take where attention and MLP cost the same and verification is free."""
+    """Simulated seconds of a run, if attention and MLP cost the same and verification is free."""
     n_left = 0 if draft is None else 2 * N_LAYER - len(draft.attn) - len(draft.mlp)
     return sum(1.0 + r.n_drafted * n_left / (2 * N_LAYER) for r in result.trace.rounds)
 
@@ -48,7 +48,7 @@ TIMED = "specdec.analysis.experiment._timed"
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[SkipLayers | None]:
-    """Time by a model, so that searches can be compared; the drafts that were run, in order."""
+    """Simulate times by a model, so that searches can be compared; return the drafts that ran, in order."""
     run: list[SkipLayers | None] = []
 
     def timed(target: Any, draft: Any, prompt: Any, options: Any) -> Any:
@@ -71,7 +71,7 @@ def choices() -> Iterator[SkipLayers]:
 
 
 def speedup_of(target: specdec.Model, draft: SkipLayers) -> float:
-    """Over plain decoding, by the model of time."""
+    """Simulated speed-up over plain decoding."""
     seconds = [0.0, 0.0]
     for i, prompt in enumerate(PROMPTS):
         for j, one in enumerate((None, draft)):

@@ -36,7 +36,7 @@ def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
 
 
 class Rested(AdaptiveGamma):
-    """gamma="auto" that begins each run with a paused draft."""
+    """gamma="auto" that starts each run with a paused draft."""
 
     def __init__(self, n_sequences: int = 1) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def models() -> World:
 
 
 def repeats(tokens: Sequence[int], budget: int) -> list[int]:
-    """The last token, once."""
+    """A draft that repeats the last token once."""
     return [tokens[-1]][:budget]
 
 
@@ -110,7 +110,7 @@ def session_of(models: World, prompt: list[int], n_new: int, learned: Any = None
 
 
 def rounds_until_it_drafts(session: Session) -> Iterator[list[int]]:
-    """New tokens of each round, up to the first that drafts."""
+    """New tokens of each round, up to the first round that drafts."""
     while records := session.round():
         yield records[0]["tokens"]
         if records[0]["drafted"]:
@@ -200,7 +200,7 @@ LATE = ["model", "other vocabulary", "through text", "three models deep", "ensem
 @pytest.mark.usefixtures("quick_gc")
 @pytest.mark.parametrize("name", LATE)
 def test_memory_may_be_lacking_when_a_draft_resumes(models: World, name: str) -> None:
-    """Of two texts; each time that is a MemoryError, and nothing leaks."""
+    """For two texts: each failure raises MemoryError, and nothing leaks."""
     prompts, options = [models.ids[:9], models.ids[20:60]], OPTIONS | {"max_new_tokens": 30}
     draft = DRAFTS[name](models)
     plain = specdec.generate(models.target, None, prompts, **options)

@@ -1,4 +1,4 @@
-"""Folders of learned drafts: what is written is read again, and what does not fit is refused by name."""
+"""Folders of learned drafts: what is written is read back, and mismatches are rejected by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every learned draft promises: it opens from its folder, fits its target, refuses what does not fit."""
+"""Guarantees of every learned draft: it loads from its folder, and rejects a target that it does not fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 def random_draft(name: str, target: specdec.Model, **options: Any) -> Any:
-    """A draft of random weights; "eagle" too, which has no `LearnedWeights`."""
+    """A draft with random weights; also "eagle", which has no `LearnedWeights`."""
     if name == "eagle":
         return eagle_for(target, "reduced")
     draft_type, weights = METHODS[name]
@@ -214,7 +214,7 @@ def test_what_needs_the_targets_cache_drafts_for_no_draft(
 @pytest.mark.usefixtures("quick_gc")
 @pytest.mark.parametrize("name", [*METHODS, "eagle"])
 def test_memory_that_is_not_granted(target: specdec.Model, name: str) -> None:
-    """Each allocation of packing and of a session fails once, and rounds make none."""
+    """Each allocation of packing and of a session fails once; rounds allocate nothing."""
     draft, prompts = random_draft(name, target), [PROMPT, PROMPT * 8]
     given = (draft.path, target) if name == "eagle" else (draft.weights,)
     if name != "look-ahead":  # whose numbers NumPy holds

@@ -1,6 +1,6 @@
-"""lm-evaluation-harness: a score is the same number on every way to it, and that of the harness's model.
+"""lm-evaluation-harness: every path gives the same score, which equals the harness's own model's.
 
-Also as a client of the server, unchanged.
+Also as an unchanged client of the server.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Factory = Callable[..., Path]
 
 @pytest.fixture(scope="module", autouse=True)
 def packages() -> Iterator[None]:
-    """The harness, imported only when these tests run, without a network."""
+    """The harness, imported only when these tests run, without network access."""
     global SpecdecLM, Instance, CachingLM
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
@@ -60,7 +60,7 @@ def packages() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tasks(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four tasks of a few documents, of which one is longer than the context, and a prompt too."""
+    """Four tasks of a few documents; one document and one prompt exceed the context."""
     folder = tmp_path_factory.mktemp("tasks")
     n_docs = {"endings": 3, "articles": 1, "gsm8k_local": 2, "humaneval_local": 2}
     harness.write_tasks(folder, shared, n_docs, N_NEW, 3000)

@@ -1,4 +1,4 @@
-"""Look-ahead embeddings: extra query tokens of verification, and what is drafted from them."""
+"""Look-ahead embeddings: extra query tokens in verification, and the tokens drafted from them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_round_that_may_not_draft_has_no_extra_rows(target: specdec.Model) -> 
 
 
 def check_plain(target: specdec.Model, draft: Any, prompts: Any, **options: Any) -> Any:
-    """Greedy output and logits are those of plain decoding; returns the result."""
+    """Check that greedy output and logits equal those of plain decoding; returns the result."""
     how: dict[str, Any] = {"max_new_tokens": 25, "ignore_eos": True, "logits": True}
     plain = specdec.generate(target, None, prompts, **how)
     found = specdec.generate(target, draft, prompts, **how, **options)

@@ -1,4 +1,4 @@
-"""Lookahead decoding against a statement of it in plain Python, round by round."""
+"""Lookahead decoding against a plain Python implementation, round by round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOW_DRAW = 5  # SD_DRAW_WINDOW
 
 
 class Statement:
-    """The algorithm for one sequence.
+    """Lookahead decoding of one sequence.
 
     rows[r][c] is the draft token at position r + c + 1 after the text's last token, if row 0 is at the text.
     """

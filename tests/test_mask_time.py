@@ -1,4 +1,4 @@
-"""Expensive grammars: they end their own texts by an error that says so, and hold up nobody else."""
+"""Expensive grammars: they end their own texts with an error that says so, and delay no other text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pair() -> Pair:
 
 
 class Computing:
-    """A mask that is computed until it is released; it takes processor time all the while."""
+    """A mask that uses processor time until it is released."""
 
     def __init__(self) -> None:
         self.released = threading.Event()

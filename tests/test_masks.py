@@ -41,7 +41,7 @@ JUDGES = [
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    """Five tokens, so that every text of some tokens can be listed."""
+    """Models of five tokens, so that all short texts can be enumerated."""
     folder = tmp_path_factory.mktemp("pair")
     config = llama_config(vocab_size=5, hidden_size=16, intermediate_size=24, max_position_embeddings=48)
     tensors = {name: array * 1.5 for name, array in tensors_for(config, seed=3).items()}
@@ -55,7 +55,7 @@ def drafting(pair: Any, name: str) -> Any:
 
 
 def row_after(model: specdec.Model, new: tuple[int, ...], mask: Settings) -> NDArray[np.float32]:
-    """Masked logits of the next token, by the reference."""
+    """Masked logits of the next token, from the reference."""
     tokens = [*PROMPT, *new]
     options = {name: value for name, value in mask.items() if name != "stop"}
     return reference.adjusted_logits(

@@ -1,4 +1,4 @@
-"""What `measure` and `tune` find, against the reference's distributions, formulas and made-up clocks."""
+"""Results of `measure` and `tune` against the reference's distributions, formulas and simulated clocks."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_texts_are_the_targets_own(pair: Pair, measured: specdec.Measurement) ->
 
 
 class Uneven:
-    """A draft that is no model: after token y, half the mass on y + 1."""
+    """A draft distribution without model: after token y, half of the mass is on y + 1."""
 
     def probabilities(self, ids: Sequence[int], n_vocab: int = N_VOCAB) -> np.ndarray:
         rows = np.full((len(ids), n_vocab), 0.5 / n_vocab)
@@ -310,7 +310,7 @@ def test_betas_that_are_all_alike_have_no_correlation() -> None:
     target, _ = small_pair()
 
     class Never:
-        """All mass on a token that the target never writes."""
+        """A draft with all mass on a token that the target never writes."""
 
         def probabilities(self, ids: Sequence[int]) -> np.ndarray:
             rows = np.zeros((len(ids), target.config["n_vocab"]))

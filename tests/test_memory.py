@@ -1,4 +1,4 @@
-"""Every allocation of the core fails once, and each time there is a MemoryError and nothing leaks."""
+"""Every allocation of the core fails once: each failure raises MemoryError and leaks nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def generate_from_counts_learned():
 
 
 def generate_with_trees():
-    """Each method to draft a tree with a model, and a draft of a draft."""
+    """Draft trees with a model by each method, and with a nested draft."""
     target, draft = load(), small()
     tree = by_method("static_tree", draft, [0, 0, 1], "without replacement")
     for described in (tree, by_method("dynamic_tree", draft, 2, 3, 1.0), by_method("nested", draft, tree, 3)):
@@ -131,7 +131,7 @@ def wide():
 
 
 def session_bytes(target, draft, temperature, rule="rejection"):
-    """Bytes of a session."""
+    """Return the bytes of a session."""
     gc.collect()
     before = bytes_held()
     how = {"max_new_tokens": 20, "temperature": temperature, "rule": rule}
@@ -146,7 +146,7 @@ def session_bytes(target, draft, temperature, rule="rejection"):
 
 
 def chosen(draft):
-    """Drafts that choose their tokens."""
+    """Drafts that choose their tokens without sampling."""
     grown = by_method("dynamic_tree", draft, 2, 3, 1.0)
     top = by_method("static_tree", draft, [0, 0, 1], "top-k")
     both = by_method("ensemble", False, [4, 4], (COPY, LOOK))
@@ -154,7 +154,7 @@ def chosen(draft):
 
 
 def drawn(draft):
-    """Drafts that draw their tokens if the temperature is above 0."""
+    """Drafts that sample their tokens if the temperature is above 0."""
     shape = by_method("static_tree", draft, [0, 0, 1], "sample")
     one_draws = by_method("ensemble", False, [4, 4], (COPY, by_method("model", draft)))
     return [by_method("model", draft), shape, by_method("nested", draft, COPY, 2), one_draws]

@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a row passes, the bits of a row, and which weights are read."""
+"""Mixtures of experts: routing of rows, bits of a row, and the weights read."""
 
 from __future__ import annotations
 

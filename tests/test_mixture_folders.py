@@ -1,4 +1,4 @@
-"""Folders of mixtures of experts: separate or stacked tensors, MXFP4, and refusals."""
+"""Folders of mixtures of experts: separate or stacked tensors, MXFP4, and rejections."""
 
 from __future__ import annotations
 

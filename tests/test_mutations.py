@@ -1,7 +1,7 @@
-"""The proofs can fail: a list of broken rules, each disproved.
+"""The proofs can fail: they disprove each of a list of broken rules.
 
 A fault replaces one passage of the reference's source. If a change of the tests lets one of these faults
-through, this list shows it.
+pass, this list shows it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def given(shape: str, pair: str, n_vocab: int) -> Any:
 
 
 def ordered_trial(shape: str, n_vocab: int, verify: Rule) -> None:
-    """Every node has its own distribution."""
+    """Run a trial in which every node has its own distribution."""
     parents, target, draft = given(shape, "plain", n_vocab)
     prove(verify, parents, target, draft, proposal=unlike(parents, n_vocab), order=REVERSED[: len(parents)])
 

@@ -1,4 +1,4 @@
-"""Drafts inside drafts: every draft in every other, alone and in a batch, gives what plain decoding gives."""
+"""Drafts inside drafts: every draft in every other, alone and in a batch, gives plain decoding's output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_target_cache(draft: Any) -> bool:
 
 
 def check(world: World, draft: Any, plain: list[list[int]]) -> None:
-    """One text alone; five texts in two slots."""
+    """Check one text alone, and five texts in two slots."""
     alone = specdec.generate(world.target, draft, PROMPTS[0], gamma=5, **OPTIONS)
     assert alone.tokens == plain[0], draft
     batch = specdec.generate(world.target, draft, PROMPTS, batch_size=2, **OPTIONS)

@@ -1,4 +1,4 @@
-"""N-gram drafts: counts and formulas in plain Python, files, and what the core draws."""
+"""N-gram drafts: counts and formulas in plain Python, files, and the core's draws."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMOOTHINGS = ["interpolated", "backoff"]
 def expected(
     texts: list[list[int]], n_vocab: int, n: int, smoothing: str, context: list[int], min_count: int = 1
 ) -> list[float]:
-    """The docstring of `Ngram`, token by token over dicts."""
+    """Compute the docstring of `Ngram`, token by token with dicts."""
     grams = Counter(
         tuple(text[i : i + k]) for text in texts for k in range(1, n + 1) for i in range(len(text) - k + 1)
     )

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and are kept with their outputs; the README's picture is drawn."""
+"""The notebooks run from start to end and match their stored outputs; the README's picture is drawn."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NOT_COMPARED = ("image/png", "application/vnd.jupyter.widget-view+json")
 
 
 def texts(cell: Any) -> list[str]:
-    """What a cell has written, but for pictures and controls."""
+    """Text output of a cell, without pictures and controls."""
     return [
         output.get("text")
         or str(sorted(entry for entry in output.data.items() if entry[0] not in NOT_COMPARED))

@@ -25,7 +25,7 @@ from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 
 class Hostile(Exception):  # noqa: N818
-    """An exception of a caller's own object, which may propagate."""
+    """An exception raised by a caller's object, which may propagate."""
 
 
 def raising(*_: Any, **__: Any) -> Any:
@@ -113,7 +113,7 @@ N_VALUES = len(values())
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
-    """Return tiny models, whose tokenizer knows single bytes."""
+    """Return tiny models, whose tokenizer has only single bytes."""
     folder = tmp_path_factory.mktemp("pair")
     return tuple(  # type: ignore[return-value]
         specdec.load(write_hf(folder / name, llama_config(), seed=seed), tokenizer=Bytes())
@@ -122,7 +122,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specd
 
 
 class Bytes:
-    """A caller's tokenizer: a character is its code modulo the vocabulary."""
+    """A caller's tokenizer: a character's id is its code modulo the vocabulary size."""
 
     chat_template = specdec.ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     n_vocab, bos_id, eos_ids = 61, 1, (2,)
@@ -138,7 +138,7 @@ class Bytes:
 
 
 class FixedDraft:
-    """A draft that always proposes the same."""
+    """A draft that always proposes the same tokens."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -201,7 +201,7 @@ async def all_of(pieces: Any) -> list[str]:
 
 
 def at_home(world: World, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make relative paths and those of the home folder point into a folder of the test."""
+    """Redirect relative paths and the home folder to a folder of the test."""
 
     def call(**given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:

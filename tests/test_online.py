@@ -1,4 +1,4 @@
-"""Drafts that learn while they serve: what they learn, when, and that the output stays what it is."""
+"""Drafts that learn while serving: their samples, their schedule, and unchanged output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COUPLED: dict[str, Any] = {"temperature": 0.9, "verify": "coupled", "seed": 5}
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[specdec.Model]:
-    """A target whose next token hangs on the last ones, and drafts, each worse than the one before."""
+    """A target whose next token depends on the last few tokens, and drafts of decreasing quality."""
     folder = tmp_path_factory.mktemp("models")
     config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=200)
     tensors = {name: 2.0 * array for name, array in tensors_for(config, seed=3).items()}
@@ -53,7 +53,7 @@ def a_table() -> drafts.Ngram:
 
 
 class Takes(drafts.OnlineTrainer):
-    """Learns nothing: it returns what it was made with, and notes what it was given."""
+    """A trainer that learns nothing: it returns its draft and records its samples."""
 
     name = "takes"
     n_before, n_top = 5, 3
@@ -72,7 +72,7 @@ class Takes(drafts.OnlineTrainer):
 
 
 def begun(target: specdec.Model, draft: Any, prompt: list[int], **options: Any) -> Any:
-    """(the sequence, an iterator over its rounds), between which something can be done."""
+    """(the sequence, an iterator over its rounds), between which a test can act."""
     request = Request(target, draft, prompt, specdec.DecodingOptions(**options))
     sequences = sequences_of(request)
     return sequences[0], decode(Scheduler.of(request, sequences), sequences, 0.0)
@@ -98,7 +98,7 @@ def learning(method: str, models: list[specdec.Model], **options: Any) -> drafts
 
 
 def serve(target: specdec.Model, draft: Any, seed: int) -> tuple[int, int]:
-    """(accepted draft tokens, those that were judged) of some texts."""
+    """Serve some texts; return (accepted draft tokens, judged draft tokens)."""
     runs = specdec.generate(
         target, draft, PROMPTS * 4, temperature=1.0, seed=seed, max_new_tokens=60, gamma=3, ignore_eos=True
     )
@@ -109,7 +109,7 @@ def serve(target: specdec.Model, draft: Any, seed: int) -> tuple[int, int]:
 
 
 def proposals(target: specdec.Model, draft: Any) -> list[Any]:
-    """What a draft proposes for the same prompts and seed, and how likely it was."""
+    """Draft tokens for the same prompts and seed, and their probabilities."""
     options: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_new_tokens": 30}
     runs = specdec.generate(target, draft.draft, PROMPTS, **options)
     return [(round_.drafted, round_.betas) for run in runs for round_ in run.trace.rounds]
@@ -216,7 +216,7 @@ def test_alpha_rises_beyond_chance(models: list[specdec.Model], method: str) -> 
 
 
 def samples_of(rows: list[tuple[int, list[int]]], n_before: int) -> OnlineSamples:
-    """Samples after texts, of which only numbers and tokens matter."""
+    """Make samples after texts, of which only counts and tokens matter."""
     before = [([-1] * n_before + text)[-n_before:] for _, text in rows]
     numbers, lengths = zip(*((number, len(text)) for number, text in rows), strict=True)
     zeros = np.zeros((len(rows), 1), np.int32)
@@ -468,7 +468,7 @@ def test_what_is_saved_goes_on_to_the_bit(models: list[specdec.Model], method: s
 
 
 def changed(path: Path, metadata: Mapping[str, str] | None = None, **arrays: Any) -> Path:
-    """A copy of a file of samples in which some arrays are others, or missing."""
+    """Copy a file of samples with some arrays changed or removed."""
     with safe_open(path, "numpy") as file:
         held = {name: file.get_tensor(name) for name in file.keys()}
         words = file.metadata() | (metadata or {})

@@ -29,7 +29,7 @@ def numbers(seed: int, *shape: int) -> Array:
 
 
 def run_script(script: str, **environment: str) -> list[str]:
-    """The output of a program, line by line."""
+    """Run a program; return its output by lines."""
     with pytest.MonkeyPatch.context() as patch:
         for key in [key for key in os.environ if key.startswith("OPENBLAS_")]:
             patch.delenv(key)

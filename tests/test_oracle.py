@@ -30,7 +30,7 @@ def pair() -> Pair:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not measure times here."""
+    """Disable timing."""
     use_forward_times(monkeypatch, TIMES.target_s)
 
 

@@ -1,4 +1,4 @@
-"""Overflow: weights are checked to be finite when they are loaded, but their products may overflow.
+"""Overflow: weights are checked to be finite at loading, but their products may overflow.
 
 Nothing is decoded from non-finite numbers. The error names the model, the first layer and the position, and
 the text before it is kept.
@@ -232,7 +232,7 @@ def check_one_fails(
     target: specdec.Model, draft: Any, requests: Sequence[tuple[list[int], dict[str, Any]]],
     bad: Sequence[int], message: str, **engine: Any,
 ) -> None:  # fmt: skip
-    """Requests whose prompts are read together: those of `bad` fail, the others are as they are alone."""
+    """Check requests whose prompts are read together: those of `bad` fail, the others equal runs alone."""
     how: dict[str, Any] = {"max_new_tokens": 6, "logit_bias": {SPIKE: -np.inf}, "logprobs": 0}
     with specdec.Engine(target, draft, n_text=390, n_threads=1, **engine) as running:
         begun = [running.submit(prompt, **how, **options) for prompt, options in requests]

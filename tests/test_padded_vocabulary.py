@@ -1,4 +1,4 @@
-"""Models of one vocabulary with different numbers of padding ids: pairs that fit, and stay exact."""
+"""Models of one vocabulary with different numbers of padding ids: which pairs fit, and exactness."""
 
 from __future__ import annotations
 

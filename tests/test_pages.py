@@ -1,4 +1,4 @@
-"""The Python snippets of the guides run, page by page, as a reader would run them."""
+"""The Python snippets of the guides, run page by page as a reader would."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}as
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the paths of the pages exist: the models in the package, one with a chat template."""
+    """A folder in which the pages' paths exist: the packaged models, one with a chat template."""
     path = tmp_path_factory.mktemp("pages")
     embedded = Path(specdec.__file__).parent / "embedded"
     (path / "path" / "to").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""LoRA adapters that PEFT makes and saves, on tiny random models of transformers.
+"""LoRA adapters created and saved by PEFT, on tiny random models of transformers.
 
 PEFT's logits, with the adapter unmerged and merged, are compared with specdec's.
 """

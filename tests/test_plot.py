@@ -1,4 +1,4 @@
-"""The pictures: what they show is what was given, they can be read, and they change nothing else."""
+"""Figures: they show the given data, are readable, and have no side effects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def library() -> None:
 
 @pytest.fixture(autouse=True)
 def closed(library: None) -> Iterator[None]:
-    """No figure is left open, and matplotlib's settings are what they were."""
+    """Close all figures, and restore matplotlib's settings."""
     before = dict(matplotlib.rcParams)
     yield
     pyplot.close("all")
@@ -57,7 +57,7 @@ def closed(library: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def runs() -> dict[int, Result]:
-    """Real runs of the embedded pair by gamma, 0 for plain decoding."""
+    """Real runs of the embedded pair by gamma; gamma 0 is plain decoding."""
     target, draft = small_pair()
     return {
         gamma: specdec.generate(
@@ -68,7 +68,7 @@ def runs() -> dict[int, Result]:
 
 
 def acceptance_by_position(betas: list[np.ndarray], gamma: int) -> list[float]:
-    """Chance that the k-th draft of a round is accepted if those before it were, from every position on."""
+    """Probability that draft token k of a round is accepted if those before it were, at every position."""
 
     def total(k: int, n: int) -> float:
         """Over the positions with n tokens after them, the probability of k accepted ones."""
@@ -78,7 +78,7 @@ def acceptance_by_position(betas: list[np.ndarray], gamma: int) -> list[float]:
 
 
 def make_measurement() -> Measurement:
-    """One with two temperatures, three gammas and two leniences, of betas that rise and fall."""
+    """A measurement with two temperatures, three gammas and two leniences, whose betas rise and fall."""
     rng = np.random.default_rng(3)
     betas = {
         0.0: [(rng.random(n) < 0.8).astype(np.float64) for n in (40, 60)],
@@ -111,7 +111,7 @@ MEASURED = make_measurement()
 
 
 def chain(gamma: int, n_accepted: int, betas: tuple[float, ...], times: tuple[float, float, float]) -> Round:
-    """A round of ids that are no text."""
+    """A round of ids that decode to no text."""
     return Round(
         index=0, drafted=(1,) * gamma, parents=tuple(range(gamma)), path=tuple(range(1, n_accepted + 1)),
         tokens=(1,) * (n_accepted + 1), kept=n_accepted + 1, betas=betas, draft_s=times[0], verify_s=times[1],
@@ -132,7 +132,7 @@ def curve(ax: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def points(ax: Axes) -> np.ndarray:
-    """Every point that is marked, in order: [n, 2]."""
+    """Coordinates of all markers, in order: [n, 2]."""
     return np.array(
         [
             (float(x), float(y))
@@ -144,12 +144,12 @@ def points(ax: Axes) -> np.ndarray:
 
 
 def bars(ax: Axes) -> list[np.ndarray]:
-    """Both ends of every interval: [[x, y], [x, y]]."""
+    """End points of all intervals: [[x, y], [x, y]]."""
     return [np.asarray(part) for found in ax.collections for part in found.get_segments() if len(part) == 2]
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-    """Equation (1), added up."""
+    """Equation (1), as an explicit sum."""
     return sum(alpha**i for i in range(gamma + 1))
 
 
@@ -200,13 +200,13 @@ def test_runs_in_a_list_count_as_one(runs: dict[int, Result]) -> None:
 
 
 def best_gamma(alpha: float, cost: float) -> int:
-    """Section 3.5, by looking at every gamma."""
+    """Section 3.5, by trying every gamma."""
     speeds = [expected_tokens(alpha, gamma) / (gamma * cost + 1) for gamma in range(65)]
     return max(range(65), key=lambda gamma: (round(speeds[gamma], 12), -gamma))
 
 
 def predicted_gamma(alpha: float, cost: float, ratios: dict[int, float]) -> int:
-    """The same with the measured t(gamma + 1) / t(1), of the gammas that were run."""
+    """The same with the measured t(gamma + 1) / t(1), among the gammas that ran."""
     return max(ratios, key=lambda gamma: expected_tokens(alpha, gamma) / (gamma * cost + ratios[gamma]))
 
 
@@ -229,13 +229,13 @@ def test_figure_3_has_the_best_gamma_and_the_pair(runs: dict[int, Result]) -> No
 
 
 def plain_run_s(runs: dict[int, Result]) -> float:
-    """A target forward pass, in the plain run but for its first round: the last slice has read its token."""
+    """Seconds of a target pass in the plain run, without its first round, whose token the last slice read."""
     rounds = runs[0].trace.rounds[1:]
     return sum(r.verify_s for r in rounds) / len(rounds)
 
 
 def speedup_of(runs: dict[int, Result], gamma: int) -> float:
-    """Measured over the plain run; NaN above the tokens per pass, an error of measuring on a busy machine."""
+    """Speed-up over the plain run; NaN above the tokens per pass, a measurement error on a busy machine."""
     speedup = runs[gamma].trace.tokens_per_s / runs[0].trace.tokens_per_s
     return math.nan if speedup > runs[gamma].trace.tokens_per_call else speedup
 
@@ -378,7 +378,7 @@ def test_acceptance_by_position_of_a_measurement() -> None:
 
 
 def stairs(ax: Axes) -> list[Any]:
-    """The histograms' outlines."""
+    """Outlines of the histograms."""
     return [patch for patch in ax.patches if hasattr(patch, "get_data") and not patch.get_fill()]
 
 
@@ -427,7 +427,7 @@ def cell_texts(ax: Axes) -> list[Text]:
 
 
 def wanted_betas(result: Result) -> list[float | None]:
-    """beta at each token of the text, straight from the rounds."""
+    """Betas at each token of the text, directly from the rounds."""
     betas: list[float | None] = []
     for round_ in result.trace.rounds:
         known = [*round_.betas, *[None] * len(round_.tokens)]
@@ -533,7 +533,7 @@ def test_heat_map_of_any_text() -> None:
 
 
 def make_comparison() -> Comparison:
-    """Two drafts at two temperatures, of which one is faster than it can be."""
+    """Two drafts at two temperatures, one of them impossibly fast."""
     rows = []
     for temperature in (0.0, 1.0):
         for i, name in enumerate(("small model", "a tree of candidates")):
@@ -614,7 +614,7 @@ def draw(function: str, arguments: Iterable[Any], runs: dict[int, Result], **opt
 
 
 def picture(name: str, runs: dict[int, Result], **where: Any) -> Axes:
-    """A picture of the table; of Figure 4 the first half."""
+    """Draw the table; of Figure 4 only the first half."""
     function, arguments, options = PICTURES[name]
     drawn = draw(function, arguments, runs, **options, **where)
     return drawn[0] if isinstance(drawn, tuple) else drawn
@@ -630,7 +630,7 @@ def test_every_figure_is_in_the_table() -> None:
 
 
 def texts_of(figure: Any) -> list[Text]:
-    """Every text that is visible next to the data."""
+    """Visible texts next to the data."""
     found = []
     for ax in [*figure.axes, *(child for parent in figure.axes for child in parent.child_axes)]:
         found.append(ax._left_title)

@@ -1,4 +1,4 @@
-"""`training/positions.py`: its figures against hand-made texts and models with known distributions."""
+"""`training/positions.py`: its statistics against hand-made texts and models with known distributions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Prompts, scores and sources by OpenBLAS, for models in f32, or in tiles, for other formats.
+"""Prompts, scores and sources with OpenBLAS (f32 models) or tiles (other formats).
 
-Both are near the row kernels but have different bits; those of tiles are equal on every machine.
+Both are close to the row kernels but have different bits; those of tiles are equal on every machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ids_of(n: int, seed: int = 0) -> list[int]:
 
 
 def model_of(config: dict[str, Any], tensors: Any = None, dtype: str = "bf16", prefill: str = "") -> Model:
-    """By default a model that uses OpenBLAS in f32, and tiles in other formats."""
+    """A model that uses, by default, OpenBLAS in f32 and tiles in other formats."""
     tensors = random_tensors(config) if tensors is None else tensors
     is_f32 = dtype == "f32"
     prefill = prefill or ("blas" if is_f32 else "tiles")
@@ -58,13 +58,13 @@ def model_of(config: dict[str, Any], tensors: Any = None, dtype: str = "bf16", p
 
 
 def both(config: dict[str, Any], dtype: str = "f32", tensors: Any = None) -> tuple[Model, Model]:
-    """A model whose prompts the row kernels multiply, and one whose prompts they do not."""
+    """A model that reads prompts with the row kernels, and one that does not."""
     tensors = random_tensors(config) if tensors is None else tensors
     return model_of(config, tensors, dtype, "rows"), model_of(config, tensors, dtype)
 
 
 def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> Model:
-    """A model in bf16 whose matrices are those that a model in int8 or int4 holds, rounded."""
+    """A bf16 model with the rounded matrices of an int8 or int4 model."""
     held = dict(tensors)
     if config["tied"]:
         config, held["head"] = config | {"tied": False}, tensors["token_embedding"]
@@ -76,7 +76,7 @@ def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> Mode
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 2e-5) -> None:
-    """Compare up to the rounding of sums in another order."""
+    """Compare up to rounding of sums in another order."""
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 

@@ -33,7 +33,7 @@ CONFIG = LLAMA | {"n_ctx": 400}
 
 @pytest.fixture
 def slices() -> Iterator[Any]:
-    """A function that sets the slices of new models."""
+    """A function that sets the prompt slices of new models."""
     yield getattr(_core, "_prompt_slice", None)
     _core._prompt_slice(0)
 
@@ -108,7 +108,7 @@ def test_layers_that_plain_decoding_computes(slices: Any) -> None:
 
 @pytest.fixture
 def bands() -> Iterator[Any]:
-    """A function that sets the most rows of a band."""
+    """A function that sets the maximum rows of a band."""
     yield getattr(_core, "_bands", None)
     _core._bands(0)
 
@@ -156,7 +156,7 @@ def test_the_last_row_of_logits_alone(dtype: str, prefill: str, n: int) -> None:
 
 
 class Order(NamedTuple):
-    """An engine for prompts, and prompts of several of its slices, the longest first."""
+    """An engine for prompts, and prompts of several slices, the longest first."""
 
     options: dict[str, Any]
     config: dict[str, Any]

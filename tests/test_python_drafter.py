@@ -1,4 +1,4 @@
-"""A Python object as a draft: its calls, its results, and what is rejected."""
+"""A Python object as a draft: its calls, its results, and rejected values."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 class Drawing:
-    """Draws one token from the same three with the given random numbers."""
+    """Draft that draws one token from the same three with the given random numbers."""
 
     def __init__(self) -> None:
         self.drawn: list[tuple[int, int, float]] = []

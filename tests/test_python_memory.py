@@ -37,7 +37,7 @@ def session(target: _core.Model, draft: Any, **options: Any) -> Session:
 
 
 def draft_of(n_vocab: int) -> Any:
-    """A draft in Python that uses every field of a proposal."""
+    """A Python draft that uses every field of a proposal."""
     rows = np.full((3, n_vocab), 1 / n_vocab)
     given = drafts.Proposal([1, 2, 3], parents=[0, 1, 1], probs=rows, confidence=[0.5, 0.5, 0.5])
 

@@ -1,4 +1,4 @@
-"""The quantization report: its figures against their definitions, and its text."""
+"""The quantization report: its statistics against their definitions, and its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of questions: what is read of them, and what is said of damaged ones."""
+"""Files of questions: what is read from them, and errors for damaged ones."""
 
 from __future__ import annotations
 

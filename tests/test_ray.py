@@ -1,6 +1,6 @@
-"""Datasets and sweeps over the machines of a cluster: what `specdec.ray` promises, on a local cluster.
+"""Datasets and sweeps over the machines of a cluster: guarantees of `specdec.ray`, on a local cluster.
 
-The expected records are those of one process. Tests of parts that need no cluster are in the default tier.
+The expected records are those of one process. Tests that need no cluster are in the default tier.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_records_are_json() -> None:
 
 
 def doubled(first: int, records: list[Any]) -> list[dict[str, Any]]:
-    """Work of `write_block`: twice each number, -1 refused."""
+    """Work of `write_block`: double each number, reject -1."""
     if -1 in records:
         raise specdec.InputError(f"{records.index(-1)} is negative")
     return [{"index_seen": index, "double": 2 * number} for index, number in enumerate(records, first)]
@@ -157,7 +157,7 @@ def test_arguments_are_checked_before_ray_starts(tmp_path: Path) -> None:
 
 
 def generation(target: Any, draft: Any, *, by_seed: bool = False, start: Any = None, **options: Any) -> Any:
-    """What an actor does, here."""
+    """Do an actor's work in this process."""
     fields = {"column": "prompt", "chat": False, "decoder_prompt": start}
     return open_generation(target, draft, fields, options | {"n_threads": 1}, 5, by_seed, "raise")
 
@@ -194,7 +194,7 @@ def test_encoder_decoders() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two machines of one CPU each, by Ray's own means for tests; the second one may be killed."""
+    """Two single-CPU machines, simulated by Ray's test cluster; a test may kill the second."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.cluster_utils import Cluster
@@ -209,12 +209,12 @@ def cluster() -> Iterator[Any]:
 
 
 def one_process(prompts: list[Any], **options: Any) -> list[specdec.Result]:
-    """The same prompts by `specdec.generate`."""
+    """Generate for the same prompts with `specdec.generate`."""
     return specdec.generate(specdec.load(TARGET), specdec.load(DRAFT), prompts, **options)
 
 
 def assert_equal(records: Any, prompts: list[Any], results: list[specdec.Result]) -> None:
-    """Every record once, in order, with the result that one process has."""
+    """Check that every record occurs once, in order, with the result of one process."""
     assert len(records) == len(prompts) == len(results)
     for index, (record, prompt, result) in enumerate(zip(records, prompts, results, strict=True)):
         trace, tops = result.trace, [[list(pair) for pair in row] for row in result.top_logprobs]

@@ -1,4 +1,4 @@
-"""`specdec.recommend_draft`: which drafts fit a target, what they take, which is recommended, and why."""
+"""`specdec.recommend_draft`: which drafts fit a target, their cost, which is recommended, and why."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ DOCUMENTED = {
 
 
 class Listed(ByteTokenizer):
-    """A list of tokens, which encodes nothing."""
+    """A tokenizer with a list of tokens that encodes nothing."""
 
     def __init__(self, tokens: list[bytes]) -> None:
         super().__init__(
@@ -199,7 +199,7 @@ def test_documented_marks_are_those_of_no_vocabulary_before(known: Any) -> None:
 
 
 def recommendation(*, n_drafted: int = 20, **ratios: tuple[float, ...]) -> specdec.DraftRecommendation:
-    """Of drafts with these speed-ups, a ratio for each turn, of two tokens a run."""
+    """Recommend among drafts with these speed-ups, one per repetition, in runs of two tokens."""
     rows = tuple(
         specdec.ExperimentRow(
             draft=name, temperature=0.0, gamma=4, n_tokens=10, n_calls=5, n_drafted=n_drafted,

@@ -1,6 +1,6 @@
-"""Reproduce recorded calls: texts, logits, log-probabilities and traces keep their bits over refactors.
+"""Recorded calls: texts, logits, log-probabilities and traces keep their bits across refactoring.
 
-``python tests/test_recorded_calls.py`` records them again, after a change that is meant to move bits.
+``python tests/test_recorded_calls.py`` records them again, after a change that intentionally changes bits.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ DRAFTS: dict[str, Callable[[specdec.Model], Any]] = {
 
 
 def digest(*values: Any) -> str:
-    """The beginning of a SHA-256 of arrays and of what JSON can hold."""
+    """Digest arrays and JSON values by the first digits of SHA-256."""
     sums = hashlib.sha256()
     for value in values:
         if isinstance(value, np.ndarray):
@@ -126,7 +126,7 @@ def digest(*values: Any) -> str:
 
 
 def rounds(trace: specdec.Trace) -> list[list[Any]]:
-    """What a trace holds, but for times."""
+    """Contents of a trace, without times."""
     return [
         [r.index, list(r.drafted), list(r.parents), list(r.path), list(r.tokens), r.kept, list(r.betas)]
         for r in trace.rounds
@@ -134,7 +134,7 @@ def rounds(trace: specdec.Trace) -> list[list[Any]]:
 
 
 def of_result(result: Any) -> list[str]:
-    """The digests of one text: tokens and text, numbers, trace."""
+    """Digests of one text: tokens and text, numbers, trace."""
     if isinstance(result, list):
         return [digest(*column) for column in zip(*(of_result(entry) for entry in result), strict=True)]
     numbers = [result.logits if result.logits is not None else None]
@@ -149,7 +149,7 @@ def of_result(result: Any) -> list[str]:
 
 
 def run(function: str, call: dict[str, Any]) -> list[str]:
-    """Run a call and take its digests; of an error its type."""
+    """Run a call; return its digests, or the type of its error."""
     options = dict(call)
     target, small = models(options.pop("target"))
     name, prompt = options.pop("draft"), options.pop("prompt")
@@ -160,6 +160,7 @@ def run(function: str, call: dict[str, Any]) -> list[str]:
         if function == "beam_search":
             found = specdec.beam_search(target, draft, prompt, **options)
             return [digest([[list(beam.tokens), beam.score] for beam in found.beams])]
+        options.setdefault("verify", "rejection")  # the default when these calls were recorded
         if function == "engine":
             for left_out in ("logits", "batch_size"):
                 options.pop(left_out, None)

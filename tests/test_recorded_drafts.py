@@ -1,4 +1,4 @@
-"""Recorded drafts: the stored online samples, and replacing the draft between rounds."""
+"""Recorded drafts: the stored online samples, and replacement of the draft between rounds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def opened(
     draft: Any, ring: _core.OnlineSamples | None = None, prompts: Any = PROMPTS, temperature: float = 0.0,
     **options: Any,
 ) -> Session:  # fmt: skip
-    """A session of TARGET with a draft, recorded in a ring."""
+    """A session of TARGET with a recorded draft."""
     described = draft if ring is None else by_method("recorded", draft, ring)
     how = {"gamma": 5, "max_new_tokens": 30, "temperature": temperature} | options
     session = Session(TARGET, described, prompts, seeds=[(4, i) for i in range(len(prompts))], **how)

@@ -1,4 +1,4 @@
-"""The recurrent draft: its distribution at a node is that of the network after the node's text."""
+"""The recurrent draft: its distribution at a node is the network's after the node's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executable specification against a second text of it and against numbers by hand."""
+"""The executable specification against a second implementation and hand-computed numbers."""
 
 from __future__ import annotations
 

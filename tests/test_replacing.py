@@ -1,4 +1,4 @@
-"""Files that are written: there as a whole or not at all, and nothing else is touched."""
+"""Atomic file writes: a file is written completely or not at all, and nothing else is touched."""
 
 from __future__ import annotations
 

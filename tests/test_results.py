@@ -1,4 +1,4 @@
-"""Results and traces to take away: equality, text and picture, dicts, pickles, tables of pandas."""
+"""Results and traces as data: equality, text, figure, dicts, pickles, pandas tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def runs() -> dict[str, Result]:
 
 
 def through_json(value: Any) -> Any:
-    """What a dict is after it was written and read, by a reader that knows no NaN."""
+    """A dict written and read as JSON, by a reader that rejects NaN."""
     return json.loads(json.dumps(value, allow_nan=False))
 
 

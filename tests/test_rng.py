@@ -1,4 +1,4 @@
-"""Random numbers: known answers, equal numbers in C and the reference, and no two keys alike."""
+"""Random numbers: known answers, equal numbers in C and the reference, and distinct keys."""
 
 from __future__ import annotations
 

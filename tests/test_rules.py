@@ -77,7 +77,7 @@ def test_the_target_is_sampled_exactly(verify: str, rule: str, shape: str, n_voc
 
 
 def fresh(pool: Sequence[Probs], seed: int) -> Conditional:
-    """A random distribution of the pool after every text."""
+    """Draw a random distribution of the pool for every text."""
 
     def conditional(prefix: Tokens) -> Probs:
         return pool[np.random.default_rng([seed, *(token + 1 for token in prefix)]).integers(len(pool))]
@@ -134,7 +134,7 @@ def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str)
 
 
 def several(parents: Sequence[int], draft: Conditional) -> Proposal:
-    """Three drafts in one tree: one draws tokens, one takes the most probable ones, one is greedy."""
+    """Three drafts in one tree: one samples, one takes the most probable tokens, one is greedy."""
     n_vocab = len(draft(()))
     drawn, greedy = independent(parents, draft), table(n_vocab, 7, standardize(False, temperature=0.0))
     sources = [drawn, chosen(parents, draft), independent(parents, greedy)]
@@ -142,7 +142,7 @@ def several(parents: Sequence[int], draft: Conditional) -> Proposal:
 
 
 def chosen_twice(parents: Sequence[int], draft: Conditional) -> Proposal:
-    """Every child of a node is its most probable token."""
+    """A tree in which every child of a node is its most probable token."""
     return independent(parents, most_probable(draft))
 
 

@@ -63,8 +63,8 @@ def tables(models: Trained) -> tuple[Conditional, Conditional]:
 def results(models: Trained) -> list[specdec.Result]:
     """Continuations of equal prompts in batches, each with its own seed.
 
-    Three tokens, so that the first round can have two draft tokens. One thread: waking another takes longer
-    than models of this size compute.
+    Three tokens, so that the first round can have two draft tokens. One thread, because waking another takes
+    longer than models of this size compute.
     """
     return [
         result

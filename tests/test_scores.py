@@ -1,4 +1,4 @@
-"""Scores of many texts at once: each has the bits of scoring it alone, those of the log-softmax."""
+"""Scores of many texts at once: each has the bits of scoring it alone, and equals the log-softmax."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ids_of(n: int, seed: int = 0, n_vocab: int = 101) -> Ids:
 
 
 def texts_of() -> list[tuple[Ids, int]]:
-    """Texts and their numbers of given tokens, with all types of shared prefixes."""
+    """Texts and their numbers of context tokens, with all types of shared prefixes."""
     few_shots, question, other = ids_of(90, 1), ids_of(20, 2), ids_of(25, 3)
     texts = [([*few_shots, *question, *ids_of(n, 10 + n)], 110) for n in (1, 2, 7, 30)]
     texts += [([*few_shots, *other, *ids_of(n, 20 + n)], 115) for n in (3, 1, 3)]

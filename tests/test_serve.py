@@ -1,4 +1,4 @@
-"""The server with its engine: every text is the one that its request has alone, whoever else is served."""
+"""The server with its engine: every text equals its request's alone, whatever other requests are served."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def url(engine: Engine) -> Iterator[str]:
 
 
 def request_of(number: int) -> dict[str, Any]:
-    """A request whose text depends on nothing else: greedy, or with a seed under the rule coupled."""
+    """A request whose text is determined: greedy, or with a seed under the coupled rule."""
     chosen = random.Random(number)
     body: dict[str, Any] = {
         "model": "mine", "prompt": chosen.choice(PROMPTS) + " " * (number % 3), "seed": number,
@@ -72,7 +72,7 @@ def text_of(answer: Any) -> str:
 
 
 def leave(url: str, body: dict[str, Any], after_s: float) -> None:
-    """Send a request and go."""
+    """Send a request and disconnect."""
     with connected(url) as connection:
         send(connection, "/v1/completions", body)
         time.sleep(after_s)
@@ -116,7 +116,7 @@ def test_scores_of_prompts(url: str, chatting_pair: Pair) -> None:
 
 
 def spec_decode(url: str) -> Counter[str]:
-    """The counters of speculation as vLLM's benchmark client reads them: lines, not families."""
+    """The speculation counters as vLLM's benchmark client reads them: lines, not families."""
     lines = [line.split() for line in ask(url, "/metrics")[1].splitlines() if line.startswith("vllm:spec")]
     found: Counter[str] = Counter()
     for name, value in lines:

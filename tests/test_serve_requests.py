@@ -1,6 +1,6 @@
-"""Requests and answers of the server, over a socket: fields, streams, tools, errors, bounds.
+"""Requests and responses of the server, over a socket: fields, streams, tools, errors, limits.
 
-The engine writes texts that the tests name; `test_serve.py` has the real one.
+The engine writes texts given by the tests; `test_serve.py` has the real one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def url(served: tuple[ScriptedEngine, Server], engine: ScriptedEngine) -> str:
 
 
 def body_of(path: str, **changes: Any) -> dict[str, Any]:
-    """A request that is taken."""
+    """A valid request."""
     base = {CHAT: {"messages": USER}, TEXTS: {"prompt": "Once"}, RESPONSES: {"input": "Hello"}}
     return {"model": "mine", **base[path], **changes}
 
@@ -85,7 +85,7 @@ def post(url: str, path: str, **changes: Any) -> tuple[int, Any]:
 
 
 def refused(answer: tuple[int, Any], status: int = 400, **wanted: Any) -> str:
-    """The message of a refusal with a status, and fields of its error."""
+    """Send a request that is rejected with a status and error fields; return the message."""
     found, body = answer
     error = body["error"]
     assert found == status and {name: error[name] for name in wanted} == wanted, body
@@ -462,7 +462,7 @@ def test_a_stream_that_fails_half_way_ends_with_the_error(
 
 
 def sent(url: str, path: str, body: dict[str, Any]) -> socket.socket:
-    """A connection on which a request has been sent."""
+    """A connection with a request sent."""
     connection = connected(url)
     send(connection, path, body)
     return connection
@@ -710,7 +710,7 @@ def samples_of(url: str, headers: dict[str, str] | None = None) -> dict[str, lis
 
 
 def raw(url: str, sent: bytes, status: int) -> socket.socket:
-    """A connection on which something is sent, and answered with a status."""
+    """Send bytes on a connection and check the status of the answer."""
     connection = connected(url)
     connection.sendall(sent)
     if status:
@@ -719,7 +719,7 @@ def raw(url: str, sent: bytes, status: int) -> socket.socket:
 
 
 def answered(connection: socket.socket) -> int:
-    """The status of an answer that is read to its end, since its body may come after its head."""
+    """Status of an answer, read to its end because the body may arrive after the head."""
     with http.client.HTTPResponse(connection) as response:
         response.begin()
         response.read()
@@ -727,7 +727,7 @@ def answered(connection: socket.socket) -> int:
 
 
 def rest_of(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes a connection."""
+    """Read until the other side closes the connection."""
     received = b""
     with connection, suppress(ConnectionError):
         while piece := connection.recv(65536):
@@ -908,7 +908,7 @@ def test_trailers_are_no_headers(target: specdec.Model) -> None:
 
 
 def chat() -> bytes:
-    """A request for a reply."""
+    """A request for a chat completion."""
     body = json.dumps(body_of(CHAT)).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body

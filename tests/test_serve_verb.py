@@ -1,4 +1,4 @@
-"""`specdec serve`: the process, its options, and the page that shows it."""
+"""`specdec serve`: the process, its options, and its page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 @contextmanager
 def serving(port: int = 0, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and the line that says where it listens."""
+    """A server in its own process, and the line that shows its address."""
     command = [sys.executable, "-m", "specdec", "serve", "--port", str(port), *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -80,7 +80,7 @@ def run(*arguments: str) -> Any:
 
 
 def fails(*arguments: str) -> str:
-    """What is printed by a server that does not start."""
+    """Output of a server that does not start."""
     done = run(*arguments)
     assert done.exit_code == 2
     return str(done.stderr)

@@ -1,4 +1,4 @@
-"""Sessions: greedy output is plain output, sequences do not know of each other, bookkeeping at every edge."""
+"""Sessions: greedy output equals plain output, sequences are independent, edge cases of bookkeeping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
 
 @pytest.fixture(scope="module", params=["llama", "gpt"])
 def models(request):
-    """Target; a draft that often agrees; a draft that knows nothing of it."""
+    """A target, a draft that often agrees with it, and an unrelated draft."""
     config, scale = (LLAMA, 0.02) if request.param == "llama" else (GPT, 0.1)
     tensors = random_tensors(config)
     stranger = random_tensors(config | {"n_layer": 1, "d_ff": 20}, seed=99)

@@ -1,6 +1,6 @@
-"""Settings beyond temperature and cuts, on whole runs: penalties, biases, transforms, the draft's own.
+"""Settings beyond temperature and truncation, on whole runs: penalties, biases, transforms, the draft's own.
 
-Plain decoding is held against a loop in NumPy, speculative decoding against plain decoding.
+Plain decoding is compared with a loop in NumPy, speculative decoding with plain decoding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def generate(pair: tuple[Any, ...], draft: bool, **how: Any) -> specdec.Result:
 
 
 def decode(model: specdec.Model, choose: Any) -> list[int]:
-    """N_NEW tokens, one forward of one node each: ``choose(logits, tokens)`` says the next."""
+    """Decode N_NEW tokens with single-node forward passes; ``choose(logits, tokens)`` returns the next."""
     decoder, tokens = Decoder(model.core, capacity=len(PROMPT) + N_NEW), list(PROMPT)
     decoder.prefill(PROMPT[:-1])
     for _ in range(N_NEW):
@@ -118,7 +118,7 @@ def test_a_draft_with_the_same_adjustments_is_accepted_more(pair: Any) -> None:
 
 
 def no_repeats(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
-    """Forbid the tokens of the last eight places; need not be normalized."""
+    """Forbid the last eight tokens; the result need not be normalized."""
     probs[tokens[-8:]] = 0.0
     return probs
 

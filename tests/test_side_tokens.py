@@ -1,4 +1,4 @@
-"""Tokens of the files next to a vocabulary: added, named and special ones, against AutoTokenizer."""
+"""Tokens from the files next to a vocabulary: added, named and special ones, against AutoTokenizer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MODEL_TYPES = {
 
 @functools.cache
 def sentencepiece_model(model_type: str) -> bytes:
-    """A small trained model; its pieces are of the corpus."""
+    """A small trained model with pieces from the corpus."""
     options: dict[str, Any] = {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0, "vocab_size": 50}
     if model_type != "t5":
         options = {

@@ -1,4 +1,4 @@
-"""What a signal handler raises reaches the program, whatever specdec was doing and whatever its type is."""
+"""An exception from a signal handler reaches the program, whatever specdec is doing and whatever its type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trained import DRAFT, small_pair
 
 
 class LateError(TimeoutError, ValueError):
-    """What a handler raises: of types that libraries raise too."""
+    """Error raised by a handler, of types that libraries raise too."""
 
 
 def late(number: int, frame: object) -> None:
@@ -55,7 +55,7 @@ def interrupted(*_: object, **__: object) -> Any:
 
 
 class Odd:
-    """A user's object during whose methods the signal arrives."""
+    """A user's object that receives the signal in its methods."""
 
     __repr__ = __index__ = __array__ = __iter__ = __fspath__ = __reduce__ = interrupted
 
@@ -80,7 +80,7 @@ def encoding(patched: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def loading(function: str) -> Callable[[pytest.MonkeyPatch, Path], object]:
-    """The signal comes in a function that loading calls."""
+    """The signal arrives in a function called by loading."""
 
     def load(patched: pytest.MonkeyPatch, folder: Path) -> None:
         patched.setattr(function, interrupted)

@@ -1,4 +1,4 @@
-"""Encoder-decoders: both encoders read the source, and everything else is as for other targets.
+"""Encoder-decoders: both encoders read the source, and everything else works as for other targets.
 
 test_every_drafter.py tests every draft on an encoder-decoder too.
 """
@@ -38,7 +38,7 @@ def t5() -> EncoderDecoder:
 
 @pytest.fixture(scope="module")
 def texts() -> EncoderDecoder:
-    """With a tokenizer."""
+    """Encoder-decoder models with a tokenizer."""
     return EncoderDecoder("t5", text=True)
 
 
@@ -403,7 +403,7 @@ def test_the_snippet_of_the_page_runs(tmp_path: Path) -> None:
 
 @pytest.fixture
 def named_models(texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models that the command loads by the names "target", "draft" and "plain"."""
+    """The models that the command loads as "target", "draft" and "plain"."""
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
     monkeypatch.setattr("specdec.commands.given_models.load", lambda name, dtype, **_: models[name])
     monkeypatch.setattr(drafts, "named", lambda name, target, dtype: drafts.ModelDraft(models[name]))

@@ -1,4 +1,4 @@
-"""Freed blocks of the core wait to be used again: zeroed, bounded, and given back when memory is short."""
+"""Freed blocks that the core keeps for reuse: zeroed, bounded, and released when memory is short."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MOST = 256 << 20
 
 
 def decoder(model: _core.Model, capacity: int) -> _core.Decoder:
-    """Its cache takes about 1 KB a token."""
+    """A decoder whose cache takes about 1 KB per token."""
     return _core.Decoder(model, capacity=capacity, max_nodes=1, n_threads=1)
 
 
 def keeps_blocks() -> bool:
-    """On Linux, without an address sanitizer."""
+    """Whether freed blocks are kept: on Linux, without an address sanitizer."""
     model = build(LLAMA, TENSORS)
     decoder(model, 200)
     return _core._spares_bytes() > 0
@@ -42,7 +42,7 @@ pytestmark = [
 
 @pytest.fixture
 def model():
-    """A model without freed blocks of others."""
+    """A model, made after other models' freed blocks are released."""
     gc.collect()
     build(LLAMA, TENSORS)
     assert _core._spares_bytes() == 0

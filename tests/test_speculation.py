@@ -1,4 +1,4 @@
-"""Speculative execution: the distribution of y, what runs when, and what happens when a function fails."""
+"""Speculative execution: the distribution of y, the schedule of calls, and exceptions in functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ P_VALUE = 1e-6
 
 
 class Inline(Executor):
-    """Runs every call at once, in the calling thread."""
+    """An executor that runs every call immediately, in the calling thread."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -42,7 +42,7 @@ class Inline(Executor):
 
 
 class Script(np.random.Generator):
-    """A generator that gives prescribed uniforms."""
+    """A generator that returns prescribed uniforms."""
 
     def __init__(self, uniforms: np.ndarray) -> None:
         super().__init__(np.random.PCG64(0))
@@ -57,7 +57,7 @@ class Script(np.random.Generator):
 
 
 def run(p: Any, q: Any, g: Callable[[Any], Any] = lambda y: y, **options: Any) -> specdec.Speculation:
-    """With f and f_approx that do not depend on x."""
+    """Run with f and f_approx that do not depend on x."""
     options.setdefault("executor", Inline())
     return specdec.speculate(lambda x: p, lambda x: q, g, None, **options)
 
@@ -220,7 +220,7 @@ def test_drafts_that_have_not_begun_are_cancelled() -> None:
     p = scipy.stats.uniform(0, 1)
 
     class Waiting(ThreadPoolExecutor):
-        """Lets the first draft end only when the others have been cancelled."""
+        """An executor whose first draft ends only when the others have been cancelled."""
 
         def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
             future = super().submit(function, *args, **kwargs)
@@ -340,7 +340,7 @@ def test_an_error_of_g_on_a_rejected_draft_is_reported_not_raised() -> None:
 
 
 class Wrong:
-    """A density of the caller's making."""
+    """A caller's invalid density."""
 
     def __init__(self, density: Any) -> None:
         self.density = density

@@ -1,4 +1,4 @@
-"""Statistics of dependent series, against SciPy, explicit sums, and their promises."""
+"""Statistics of dependent series, against SciPy, explicit sums, and their guarantees."""
 
 from __future__ import annotations
 

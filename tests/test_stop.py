@@ -1,4 +1,4 @@
-"""Where texts end: stop strings, stop ids and limits, also inside a block of accepted drafts."""
+"""Ends of texts: stop strings, stop ids and limits, also inside a block of accepted draft tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Size and seams of the code base: budgets that only a decision raises.
+"""Size and structure of the code base: budgets that only a decision raises.
 
 If a change exceeds a budget, look for something to remove. Lower a budget that has become far too large.
 """

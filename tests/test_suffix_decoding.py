@@ -62,7 +62,7 @@ class PlainMemory:
 
 
 def in_text(text: Sequence[int], depth: int) -> tuple[int, list[Tokens]]:
-    """The same of what followed earlier in the text itself."""
+    """The same for earlier text of the sequence itself."""
     memory = PlainMemory(depth=depth)
     memory.add((), text)
     return memory.following(text)

@@ -40,7 +40,7 @@ def short_limit() -> Iterator[None]:
 
 @pytest.fixture
 def fresh_helpers() -> Iterator[None]:
-    """Start helpers during the test, and end them after it."""
+    """Start new helpers for the test, and end them after it."""
     template_process.close_helpers()
     yield
     template_process.close_helpers()

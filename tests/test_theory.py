@@ -1,4 +1,4 @@
-"""The formulas, against the numbers that the papers print, sums written out, and the rules themselves."""
+"""The formulas, against the papers' printed numbers, explicit sums, and the rules themselves."""
 
 from __future__ import annotations
 

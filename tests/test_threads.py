@@ -1,7 +1,7 @@
 """The thread pool: waiting, the number of threads, and forks.
 
-Delays stand for a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps
-while it holds a piece has lost it in the middle of its work.
+Delays simulate a busy machine: a worker that sleeps before each loop has lost its core; one that sleeps while
+it holds a piece has lost it during its work.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import specdec
 from allocations import needs_hooks
 from processes import fork_script, printed
 from specdec import InputError, _core
@@ -25,7 +27,7 @@ LONG_S = 5.0  # no run waits for a thread this long by accident
 
 @pytest.fixture
 def delay():
-    """Delay workers; at the end none is delayed or still asleep."""
+    """A function that delays workers; at the end none is delayed or asleep."""
     used = set()
 
     def set_delay(thread: int, seconds: float, *, holding: bool) -> None:
@@ -198,8 +200,14 @@ def test_cpu_quota(tmp_path, files, membership, expected):
 def test_default_threads_keep_to_affinity_and_quota(monkeypatch, quota, expected):
     monkeypatch.delenv("SPECDEC_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)), raising=False)
-    monkeypatch.setattr("specdec.threads.cpu_quota", lambda: quota)
-    assert default_threads() == expected
+    periods = iter((60.0, 60.0, 120.0))
+    monkeypatch.setattr("specdec.threads.time.monotonic", lambda: next(periods))
+    monkeypatch.setattr(
+        "specdec.threads._quota_in", lru_cache(maxsize=1)(specdec.threads._quota_in.__wrapped__)
+    )
+    for current, wanted in ((quota, expected), (1.0, expected), (1.0, 1)):  # read once a minute
+        monkeypatch.setattr("specdec.threads.cpu_quota", lambda current=current: current)
+        assert default_threads() == wanted
 
 
 def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:

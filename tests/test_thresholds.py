@@ -1,4 +1,4 @@
-"""Thresholds of the kernels: they change no bit, are measured once, and are kept in a file."""
+"""Thresholds of the kernels: they change no bit, are measured once, and are stored in a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIRECT = ("q4_k", "q5_k", "q6_k")
 
 
 def of_formats(values: list[int], direct: list[int], others: int) -> list[int]:
-    """A threshold of all formats: of those of the package, of Q4_K, Q5_K and Q6_K, of the others."""
+    """Values of a threshold: for the package's formats, for Q4_K, Q5_K and Q6_K, for the others."""
     given = dict(zip((*DTYPES, *DIRECT), (*values, *direct), strict=True))
     return [given.get(name, others) for name in FORMATS]
 
@@ -55,7 +55,7 @@ def forced(value: int, *names: str) -> dict[str, list[int]]:
 
 
 def each(values: Iterable[int], *names: str) -> Iterator[str]:
-    """Set each value of each named threshold (default: of all), with the others at the table's own."""
+    """Set each value of each named threshold (default: all), with the others at their defaults."""
     for name in names or (None,):
         for value in values:
             _core.set_thresholds(forced(value, *([name] if name else [])))
@@ -233,7 +233,7 @@ def test_measured_thresholds_can_be_used(monkeypatch) -> None:
 
 @pytest.fixture
 def process(monkeypatch, tmp_path):
-    """Simulate a new process with regard to thresholds, whose measurements give the given number."""
+    """Simulate a new process without measured thresholds, in which measurements give the given number."""
     values: list[int] = []
 
     def measured() -> dict[str, list[int]]:

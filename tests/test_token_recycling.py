@@ -1,4 +1,4 @@
-"""Token recycling against the method in plain Python: the matrix after every round, and every tree."""
+"""Token recycling against plain Python: the matrix after every round, and every tree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ N_VOCAB = CONFIG["n_vocab"]
 
 
 class Plain:
-    """The method, for one sequence after the other."""
+    """The method in plain Python, for one sequence."""
 
     def __init__(self, rows: np.ndarray, parents: list[int]) -> None:
         self.rows, self.parents = rows.copy(), parents

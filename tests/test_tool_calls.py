@@ -1,4 +1,4 @@
-"""Tool calls in model output, in the syntax of each family, cut into pieces anywhere."""
+"""Tool calls in model output, in the syntax of each family, split anywhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def call(arguments: str) -> str:
 
 
 def to(name: str, content: str, end: str = "<|call|>") -> str:
-    """A message of harmony to a function."""
+    """A harmony message to a function."""
     return f"<|channel|>commentary to={name}<|message|>{content}{end}"
 
 

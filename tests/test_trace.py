@@ -1,4 +1,4 @@
-"""The figures of a trace, against the papers' definitions and hand-made rounds."""
+"""The statistics of a trace, against the papers' definitions and hand-made rounds."""
 
 from __future__ import annotations
 

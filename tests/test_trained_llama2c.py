@@ -1,4 +1,4 @@
-"""Trained weights in llama2.c's format: known text and cross-entropy, and the small draft written so."""
+"""Trained weights in llama2.c's format: known text and cross-entropy, and the small draft converted to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training of `specdec.training`: interruptions, limits of time, texts, the command, what is refused."""
+"""`specdec.training`: interrupts, time limits, texts, the command, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.oracle  # torch
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
-    """torch takes a second to import, transformers some more."""
+    """torch and transformers, imported late because that takes seconds."""
     global torch, run, loop
     import torch
 
@@ -41,7 +41,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 def interrupted_at(patch: pytest.MonkeyPatch, limit: int) -> None:
-    """A training ends before this step, as if a user had interrupted it."""
+    """Interrupt a training before this step, like a user."""
     step = run.train_step
 
     def stepped(*given: Any) -> float:
@@ -101,7 +101,7 @@ def test_an_interruption_says_what_is_kept(
 
 
 class WorkClock:
-    """A clock that runs while a training works: seconds for a token written or read, and for a step."""
+    """A clock that advances with work: seconds per token written or read, and per step."""
 
     def __init__(self, patch: pytest.MonkeyPatch, token_s: float, step_s: float) -> None:
         from specdec import time_limit
@@ -350,7 +350,7 @@ def work(target: specdec.Model, tmp_path: Path) -> Path:
 
 
 def check_refused(target: specdec.Model, file: Path) -> None:
-    """The training whose folder has this file does not go on, and names it."""
+    """Check that a training with this file in its folder refuses to continue, and names the file."""
     with pytest.raises(CheckpointError, match=f"{re.escape(file.name)}: "):
         train(target, next(path for path in file.parents if path.name == "training").parent, steps=2)
 

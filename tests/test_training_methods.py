@@ -1,4 +1,4 @@
-"""Methods of `specdec.training`: losses, networks against folders that decode, what each training reaches."""
+"""Methods of `specdec.training`: losses, networks against the folders that decode, quality reached."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
-    """torch takes a second to import, transformers some more."""
+    """torch and transformers, imported late because that takes seconds."""
     global torch, objective, Objective, TargetDistribution
     import torch
 
@@ -61,12 +61,12 @@ def train_on(target: Any, out: Path, name: str, **options: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def trained(target: specdec.Model, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    """The summary of the training of each of `METHODS`, made when it is first asked for."""
+    """The training summary of each of `METHODS`, trained on first use."""
     return cache(lambda name: train_on(target, tmp_path_factory.mktemp(name), name))
 
 
 def trainer_of(target: specdec.Model, name: str, more: dict[str, Any], **settings: Any) -> Any:
-    """The trainer of one of `METHODS`, outside of a training."""
+    """The trainer of one of `METHODS`, without a training."""
     from specdec.training.settings import TrainingSettings
     from specdec.training.trainer import trainer_type
 
@@ -88,7 +88,7 @@ def test_texts_without_positions_have_no_alpha() -> None:
 
 
 def two_logits(seed: int) -> tuple[Any, Any]:
-    """In double, of tokens of which some are never drafted or never the target's."""
+    """Logits in double; some tokens have no probability in the draft, some none in the target."""
     rng = np.random.default_rng(seed)
     ours, theirs = (torch.from_numpy(rng.normal(0.0, 2.0, (5, 11))) for _ in range(2))
     ours[:, 1] = theirs[:, 1:3] = -math.inf
@@ -192,7 +192,7 @@ def test_a_target_whose_texts_have_no_end(tmp_path: Path) -> None:
 
 
 def probs_of_network(network: Any, trainer: Any, text: list[int], n: int) -> np.ndarray:
-    """What torch predicts after a text, whose last `n` tokens are draft tokens after a root."""
+    """Predictions of torch after a text whose last `n` tokens are draft tokens after a root."""
     root = len(text) - n - 1
     states = trainer.target.hidden_states(text[:root], trainer.captures) if trainer.captures else {}
     ids = torch.tensor(text)

@@ -1,4 +1,4 @@
-"""The training of translators (`training/`): the split, batches, resumed runs, the folders that it saves."""
+"""Training of translators (`training/`): the split, batches, resumed runs, and saved folders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def invented_pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def training() -> Any:
-    """The scripts as modules."""
+    """The scripts, imported as modules."""
     sys.path.insert(0, str(TRAINING))
     try:
         import loop
@@ -53,7 +53,7 @@ def training() -> Any:
 
 @pytest.fixture(scope="module")
 def work(training: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pairs.py` makes of an archive of invented sentences."""
+    """The output of `pairs.py` for an archive of invented sentences."""
     folder = tmp_path_factory.mktemp("translation")
     found = invented_pairs()
     random.Random(0).shuffle(found)
@@ -149,7 +149,7 @@ def run(main: Any, work: Path, *words: str) -> None:
 def interrupted_and_resumed(
     training: Any, main: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str
 ) -> None:
-    """The process ends after the second checkpoint, within a step, and the command is given again."""
+    """Interrupt the process within a step after the second checkpoint, then repeat the command."""
     save, saved = training.loop.save_checkpoint, []
 
     def save_and_stop(path: Path, model: Any, optimizers: Any, step: int) -> None:
@@ -169,7 +169,7 @@ def interrupted_and_resumed(
 def test_resumed_trainings_end_with_the_same_weights(
     training: Any, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the target, with dropout, and of a draft that is distilled from it: the same losses, too."""
+    """Of the target, with dropout, and of a draft distilled from it; losses are equal too."""
     one, two = (shutil.copytree(work, tmp_path / name) for name in ("one", "two"))
     for main, words, name in (
         (training.target.main, (), "target"),
@@ -186,7 +186,7 @@ def test_resumed_trainings_end_with_the_same_weights(
 
 @pytest.mark.usefixtures("small_shapes")
 def test_a_saved_translator_is_what_was_trained(training: Any, work: Path, tmp_path: Path) -> None:
-    """In the T5 v1.1 layout: a head of its own, whose logits are not scaled."""
+    """In the T5 v1.1 layout: with its own head, whose logits are not scaled."""
     import torch
     from transformers import T5ForConditionalGeneration
 

@@ -1,4 +1,4 @@
-"""Trees that a model drafts, and drafts of drafts: what is proposed, what it was drawn from, and the output.
+"""Trees drafted by a model, and nested drafts: draft tokens, their distributions, and the output.
 
 Statistical tests fix their seeds and state their false alarm rate.
 """
@@ -40,7 +40,7 @@ def random_model(n_vocab: int, seed: int, scale: float = 3.0, **changes: Any) ->
 
 
 def follower(table: dict[int, Sequence[int]], n_vocab: int) -> _core.Model:
-    """A model in which each token is followed by some tokens, with equal chances, whatever came before."""
+    """A model in which each token has equally likely successors, whatever came before."""
     config = config_of(n_vocab, n_layer=1)
     tensors = {name: np.zeros_like(array) for name, array in random_tensors(config).items()}
     tensors["token_embedding"][:, :n_vocab] = np.eye(n_vocab, dtype=np.float32)
@@ -211,7 +211,7 @@ def test_siblings_of_the_coupled_rule_are_the_first_of_the_race(grown: bool) -> 
 
 
 def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) -> list[Tokens]:
-    """Read the best nodes that are unread, and keep the best of all."""
+    """Expand the best unread nodes, and keep the best of all."""
     values: dict[Tokens, float] = {(): 1.0}
     read: set[Tokens] = set()
 
@@ -413,7 +413,7 @@ def judged(pair: Any, draft: Any, verify: str, **more: Any) -> specdec.Result:
 
 
 class Branches:
-    """An object that proposes two tokens at one position, from the n-th round on."""
+    """A draft object that proposes two tokens at one position, from round n on."""
 
     def __init__(self, n_chains: int = 0) -> None:
         self.n_chains = n_chains
@@ -421,6 +421,37 @@ class Branches:
     def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> drafts.Proposal:
         self.n_chains -= 1
         return drafts.Proposal([1, 2][:budget], [0, 0 if self.n_chains < 0 else 1][:budget])
+
+
+def test_the_default_rule() -> None:
+    """It depends on the draft's trees, on what is sampled, on temperature and lenience, never on the text.
+
+    Left out, `verify` gives what that rule gives by its name.
+    """
+    small = small_pair()[1]
+    tree, grown = (drafts.ModelDraft(small, tree=shape) for shape in (StaticTree((2, 2)), DynamicTree(4)))
+    greedy: dict[str, Any] = {"draft_sampling": specdec.Sampling(0.0)}
+    copies = drafts.PromptLookup()
+    chosen = [copies, drafts.Lookahead(), grown, drafts.Ensemble(copies, grown, adaptive=False)]
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (small, {}, "block"), (drafts.EarlyExit(2), {}, "block"), (small, {"n": 3}, "block"),
+        (drafts.ModelDraft(small, draft=copies), {}, "block"), (tree, {}, "rejection"),
+        (drafts.Ensemble(copies, small, adaptive=False), {}, "rejection"),
+        (small, {"temperature": 0.0}, "rejection"), (small, {"lenience": 0.5}, "rejection"),
+        (small, greedy, "rejection"), (tree, greedy, "rejection"),
+        *((one, {}, "rejection") for one in chosen),
+    ]  # fmt: skip
+    for draft, options, rule in cases:
+        how: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "seed": 1} | options
+        found, named = (
+            several if isinstance(several, list) else [several]
+            for several in (
+                specdec.generate(small_pair()[0], draft, "It was", **how, **verify)
+                for verify in ({}, {"verify": rule})
+            )
+        )
+        assert {one.trace.rule for one in found} == {rule}
+        assert [one.tokens for one in found] == [one.tokens for one in named]
 
 
 def test_rules_that_cannot_judge_a_tree() -> None:

@@ -1,4 +1,4 @@
-"""Models in the types of GGUF files: logits to the bit of the specification; text that nothing changes."""
+"""Models in GGUF types: logits equal the specification bit for bit; texts are invariant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10, [5, 17, 3, 8]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model of these types, and a draft that often agrees with it: the same in int4."""
+    """A model in these types, and a draft that often agrees with it: the same model in int4."""
     folder, made = tmp_path_factory.mktemp("types"), dict[tuple[str, ...], Any]()
 
     def of(types: tuple[str, ...]) -> tuple[specdec.Model, specdec.Model]:
@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def stored(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Canonical tensors as the file has them, and their formats."""
+    """Canonical tensors as stored in the file, and their formats."""
     checkpoint = open_checkpoint(path, tokenizer=False)
     tensors, formats = {}, {}
     for name, array, row_format in checkpoint.tensors(checkpoint.stored.blocks):

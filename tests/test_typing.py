@@ -1,4 +1,4 @@
-"""What a type checker sees of the package: every public name, and the types of a user's script."""
+"""Type checking of the package: every public name, and the types of a user's script."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if one.finish_reason == "nonsense":  # expected: error
 
 
 def imports_for_type_checkers() -> dict[str, str]:
-    """Names that `specdec/__init__.py` imports, also those for type checkers only, and their modules."""
+    """Names that `specdec/__init__.py` imports, including those for type checkers only, and their modules."""
     module = ast.parse(Path(specdec.__file__).read_text(encoding="utf-8"))
     body = list(module.body)
     for node in module.body:

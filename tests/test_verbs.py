@@ -1,4 +1,4 @@
-"""The verbs of the command line: what they print, read and exit with."""
+"""The verbs of the command line: output, input and exit codes."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture
 def models(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """The toy pair by the names "big" and "small", and in the place of the one in the package."""
+    """The toy pair, as "big" and "small", and as the embedded pair."""
     use_models(monkeypatch, pair, targets={"big": pair[0]}, drafts={"small": pair[1]})
     return pair
 
 
 def found(*arguments: str, **how: Any) -> Any:
-    """What a command line prints as JSON."""
+    """Output of a command line, parsed as JSON."""
     done = run(*arguments, "--json", **how)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def as_read(value: Any) -> Any:
-    """A result as it is read from JSON."""
+    """A result after a round trip through JSON."""
     return json.loads(json.dumps(value.to_dict()))
 
 
@@ -70,7 +70,7 @@ def prompts(tmp_path: Path) -> str:
 
 
 def ended(result: specdec.Result) -> str:
-    """The text of a result as it is printed, with a line end."""
+    """The text of a result as printed, with a final newline."""
     assert result.text is not None
     return result.text if result.text.endswith("\n") else f"{result.text}\n"
 
@@ -103,7 +103,7 @@ print(*sys.modules)
 
 
 def examples_of(text: str) -> list[list[str]]:
-    """The arguments of each call of specdec in a text, without what the shell does."""
+    """Arguments of each specdec call in a text, without shell syntax."""
     calls = re.findall(r"^ *(?:echo .* \| )?specdec (.*?)(?: {2,}.*| [|<>] .*)?$", text, re.MULTILINE)
     return [shlex.split(call) for call in calls]
 

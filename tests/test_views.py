@@ -1,4 +1,4 @@
-"""What the functions that measure refuse, each by its own arguments, and the names that they give."""
+"""Argument errors of the measuring functions, and their names for drafts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 def rows_of(row: np.ndarray) -> Any:
-    """A draft whose distribution is this row everywhere."""
+    """A draft with this distribution everywhere."""
     return SimpleNamespace(probabilities=lambda ids: np.tile(row, (len(ids), 1)))
 
 

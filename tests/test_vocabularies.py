@@ -77,7 +77,7 @@ def test_tokens_correspond_by_their_bytes_and_special_ones_by_their_meaning() ->
 
 
 class Names(ByteTokenizer):
-    """Special tokens alone."""
+    """A tokenizer with special tokens only."""
 
     def __init__(self, *names: str, eos: int) -> None:
         super().__init__(
@@ -213,7 +213,7 @@ def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
 
 
 def restricted(target: Any, draft: Any, text: list[int], draft_tokens: list[int], temperature: float) -> Any:
-    """The draft's distribution after draft tokens, restricted to common tokens, and their share: in NumPy."""
+    """The draft's distribution after draft tokens, restricted to common tokens, and their mass; in NumPy."""
     pairs = correspondence_of(
         target.tokenizer, draft.tokenizer, target.config["n_vocab"], draft.config["n_vocab"]
     )

@@ -1,4 +1,4 @@
-"""Layers with sliding windows cache only their windows: savings, and unchanged bits."""
+"""Layers with sliding windows cache only their windows: memory saved, and unchanged bits."""
 
 from __future__ import annotations
 

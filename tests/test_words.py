@@ -1,4 +1,4 @@
-"""Retired words and British spellings occur nowhere: in code, comments, docstrings, messages and pages."""
+"""Retired words and British spellings do not occur in code, comments, docstrings, messages or pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = [
 
 
 def words_of(text: str) -> set[str]:
-    """The words of a text and of the identifiers in it, which have underscores and capitals."""
+    """Words of a text, with identifiers split at underscores and capitals."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)}
 
 

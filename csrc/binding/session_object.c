@@ -164,11 +164,12 @@ static PyObject* admit_in(sd_session_object* self, int sequence, sd_prompt* prom
     if (sd_slot_with(b, slot, settings, &with) < 0) return NULL;
     prompt->settings = &with.settings;
     sd_status status = sd_session_admit(self->session, sequence, prompt);
-    if (status == SD_OK)
-        sd_slot_set(slot, &with);
-    else
+    if (status != SD_OK) {
         sd_slot_drop(&with);
-    return sd_none_if(status);
+        return sd_raise(status);
+    }
+    sd_slot_set(slot, &with);
+    return PyUnicode_FromString(sd_rule_name(sd_session_rule(self->session, sequence)));
 }
 
 static PyObject* admit(PyObject* base, PyObject* args) {

@@ -59,11 +59,8 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     sd_settings* s = &self->settings;
     s->gamma = SD_MAX_GAMMA;
     s->verify.lenience = 1.0;
-    given g = {.transform = Py_None,
-               .constraint = Py_None,
-               .drafters = Py_None,
-               .model = Py_None,
-               .rule = "rejection"};
+    given g = {
+        .transform = Py_None, .constraint = Py_None, .drafters = Py_None, .model = Py_None, .rule = "auto"};
     const sd_field fields[] = {
         SD_INTEGER("max_new_tokens", &s->max_new_tokens),
         SD_OBJECT("sampling", &g.sampling),

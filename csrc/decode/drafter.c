@@ -1,14 +1,22 @@
 #include "drafter.h"
 
-sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, uint64_t drafters,
-                                const char* argument) {
+/* The drafter whose trees a sequence gets: the only one that it selects of several, or d. NULL: none. */
+static const sd_drafter* selected(const sd_drafter* d, uint64_t drafters) {
     int n = d->several ? sd_count_drafters(drafters, d->n_within) : 2;
-    for (int i = 0; n < 2 && i < d->n_within; i++)
-        if (sd_may_draft(drafters, i))
-            return sd_drafter_check_rule(d->within[i], rule, draws, SD_EVERY_DRAFTER, argument);
-    if (n == 0) return SD_OK;
-    sd_tree_type trees = d->tree_type == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_type;
-    return sd_rule_check_trees(rule, trees, argument);
+    for (int i = 0; n == 1 && i < d->n_within; i++)
+        if (sd_may_draft(drafters, i)) return selected(d->within[i], SD_EVERY_DRAFTER);
+    return n == 0 ? NULL : d;
+}
+
+sd_status sd_drafter_find_rule(const sd_drafter* drafter, const sd_settings* settings, sd_rule* rule) {
+    const sd_verifier_options* verify = &settings->verify;
+    int drafted = drafter != NULL && sd_settings_drafted(settings), draws = sd_settings_draws(settings);
+    const sd_drafter* d = drafted ? selected(drafter, settings->drafters) : NULL;
+    sd_tree_type trees = d ? d->tree_type : SD_TREE_CHAINS;
+    if (trees == SD_TREE_DRAWS && !draws) trees = SD_TREE_ANY; /* then siblings are not independent draws */
+    *rule = sd_rule_for(verify->rule, verify->lenience, verify->sampling->temperature, trees,
+                        draws && d != NULL && !d->points);
+    return sd_rule_check_trees(*rule, trees, "verify");
 }
 
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter) {

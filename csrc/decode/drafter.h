@@ -42,7 +42,7 @@ typedef struct sd_drafting {
  * Before the first propose for a sequence, begin is called with its prompt, then read until all prompts are
  * read. A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
-    /* Type of its trees, which the rule of each sequence must accept (sd_drafter_check_rule). With
+    /* Type of its trees, which the rule of each sequence must accept (sd_drafter_find_rule). With
      * SD_TREE_UNKNOWN propose fails for a tree that the rule cannot verify. */
     sd_tree_type tree_type;
     int points; /* every draft token is a point mass: drawn_from of a proposal needs no weights */
@@ -98,11 +98,10 @@ struct sd_drafter {
     void (*free)(sd_drafter* self);
 };
 
-/* Can the rule of a sequence verify a drafter's trees? draws: the draft's temperature is above 0; at 0,
- * siblings are not independent draws. Where `drafters` selects one of several, the trees are that one's.
- * `argument` is as in sd_rule_check_trees. */
-sd_status sd_drafter_check_rule(const sd_drafter* drafter, sd_rule rule, int draws, uint64_t drafters,
-                                const char* argument);
+/* Find the rule that verifies a sequence with these settings (sd_rule_for). Fails if the settings name one
+ * that cannot verify the drafter's trees. Where they select one of several drafters, the trees are that
+ * one's. drafter may be NULL: none. */
+sd_status sd_drafter_find_rule(const sd_drafter* drafter, const sd_settings* settings, sd_rule* rule);
 
 /* The `free` of a method that only owns its arena. */
 void sd_drafter_release(sd_drafter* drafter);

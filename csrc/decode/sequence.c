@@ -54,8 +54,6 @@ void sd_sequence_begin(sd_sequence* q, const sd_prompt* prompt, int max_text) {
                        .stream = prompt->stream,
                        .source = q->source,
                        .n_source = prompt->n_source};
-    const sd_verifier_options* verify = &prompt->settings->verify;
-    q->settings.verify.rule = sd_rule_at(verify->rule, verify->sampling->temperature);
 }
 
 void sd_sequence_append(sd_sequence* q, int32_t token) {

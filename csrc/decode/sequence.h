@@ -13,7 +13,7 @@ typedef struct sd_settings {
     const sd_model* model;
     int max_new_tokens; /* new tokens, ≥ 1 */
     int gamma;          /* most draft tokens in a round, ≥ 0; the session's own limit applies too */
-    /* How the target verifies draft tokens; the sequence uses sd_rule_at of the rule. */
+    /* How the target verifies draft tokens; the sequence uses the rule of sd_drafter_find_rule. */
     sd_verifier_options verify;
     const sd_sampling* draft_sampling; /* of the draft; borrowed */
     sd_logprobs_options logprobs;      /* log-probabilities in the records */

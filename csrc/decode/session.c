@@ -122,14 +122,15 @@ sd_status sd_session_check_settings(const sd_session* s, const sd_settings* sett
         return sd_fail(SD_ERR_SETTING,
                        "the settings %s, expected a session made for any settings: its own do not",
                        draws > s->shape.draws ? "let the draft draw" : "couple draws");
-    const sd_verifier_options* verify = &settings->verify;
-    return sd_drafter_check_rule(s->drafter, sd_rule_at(verify->rule, verify->sampling->temperature), draws,
-                                 settings->drafters, "verify");
+    sd_rule rule;
+    return sd_drafter_find_rule(s->drafter, settings, &rule);
 }
 
+/* Begin a sequence with checked settings. */
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_limit(&s->options, prompt));
+    sd_drafter_find_rule(s->drafter, prompt->settings, &q->settings.verify.rule);
     const sd_verifier_options* verify = &q->settings.verify;
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
@@ -281,4 +282,8 @@ sd_status sd_session_admit(sd_session* s, int sequence, const sd_prompt* prompt)
     begin(s, sequence, prompt);
     if (s->sequences[sequence].draft_lazy) s->n_missed += s->sequences[sequence].n_text;
     return SD_OK;
+}
+
+sd_rule sd_session_rule(const sd_session* s, int sequence) {
+    return s->sequences[sequence].settings.verify.rule;
 }

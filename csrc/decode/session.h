@@ -127,3 +127,6 @@ sd_status sd_session_check_settings(const sd_session* session, const sd_settings
  * settings point to must outlive the sequence. Allocates nothing except for an adapter that needs more memory
  * than earlier ones. The settings of the slot's previous sequence are no longer used. */
 sd_status sd_session_admit(sd_session* session, int sequence, const sd_prompt* prompt);
+
+/* The rule that verifies the draft tokens of an admitted sequence, never SD_RULE_AUTO. */
+sd_rule sd_session_rule(const sd_session* session, int sequence);

@@ -179,7 +179,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-/* Siblings are independent draws at a temperature above 0 only (sd_drafter_check_rule). The coupled rule does
+/* Siblings are independent draws at a temperature above 0 only (sd_drafter_find_rule). The coupled rule does
  * not check this. */
 static sd_tree_type tree_type_of(const sd_shape_options* shape) {
     if (shape->n_chains == 1) return SD_TREE_CHAINS;

@@ -1,4 +1,5 @@
-/* AVX2 with FMA: the vector of 16 is two registers; 12 sums, two weights and a broadcast.
+/* Vector operations in AVX2 with FMA: the vector of 16 is two registers. A block of rows has 12 sums, two
+ * weights and a broadcast in registers.
  *
  * Included by files for AVX2 and, with AVX_VNNI 1, for AVX-VNNI. */
 #include <immintrin.h>
@@ -61,11 +62,11 @@ static inline float v_largest_abs(vec x) {
     return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
 }
 static inline float v_largest(vec x) { return v_largest_abs(x); }
-/* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
+/* Store 32 codes, rounded to nearest even and clamped to ± 127, and the sums of both halves. */
 static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
     __m256i a = _mm256_cvtps_epi32(x.a), b = _mm256_cvtps_epi32(x.b);
     __m256i c = _mm256_cvtps_epi32(y.a), d = _mm256_cvtps_epi32(y.b);
-    /* packing works in halves of a register: put the groups of four in order again */
+    /* packing works within 128-bit lanes: restore the order of the groups of four */
     __m256i codes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
     codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     codes = _mm256_max_epi8(codes, _mm256_set1_epi8(-127));
@@ -78,7 +79,7 @@ static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
 }
 
 /* ---- bf16: pairs are emulated */
-/* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
+/* Run `statement` with the flags that flush subnormal operands and results, as VDPBF16PS does. */
 #define FLUSHED(statement)              \
     do {                                \
         unsigned before = _mm_getcsr(); \
@@ -88,7 +89,7 @@ static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
     } while (0)
 #define FLUSHES_ALL 1
 #define v_fma_flush v_fma
-/* The sum stays in its registers, of which the compiler would otherwise need more than there are. */
+/* Keeps the sum in its register; otherwise the compiler needs more registers than there are. */
 static inline __m256 fma_in_place(__m256 x, __m256 y, __m256 sum) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y));
     return sum;
@@ -168,15 +169,15 @@ static inline __m256i four_codes(const int8_t* p) {
     return _mm256_set1_epi32(x);
 }
 #if AVX_VNNI
-#define OFFSET8 128 /* the instruction wants one operand unsigned */
+#define OFFSET8 128 /* the instruction needs one unsigned operand */
 typedef __m256i codes8;
 #define c8_load(p) _mm256_loadu_si256((const void*)(p))
 #define dot8(sum, w, p) ((sum) = _mm256_dpbusd_avx_epi32(sum, w, four_codes(p)))
 #define dot4 dot8
 #else
-/* VPMADDUBSW leaves sums of two products in 16 bits, where eight lines of codes of four bits fit. So codes of
- * a byte, 128 above their values, are taken as two of four bits: 16 · high + low; but for few rows, where the
- * halves cost too much, as |w|, and w for its sign. */
+/* VPMADDUBSW adds two products in 16 bits, which hold the sums of eight lines of 4-bit codes. So one-byte
+ * codes (value + 128) are split into two 4-bit codes, 16 · high + low. For few rows splitting costs too
+ * much: they use |w| and the sign of w instead. */
 #define SHORT_SUMS 1
 #define FEW_ROWS 3
 #define OFFSET8 128
@@ -204,13 +205,13 @@ static inline __m256i add_signed(__m256i sum, signed8 w, __m256i x) {
 #define s8_zero() ((short8){s4_zero(), s4_zero()})
 static inline void s4_add(short4* sum, __m256i w, __m256i x) {
     *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, x));
-    __asm__("" : "+x"(*sum)); /* or the compiler adds in another order, which takes more registers */
+    __asm__("" : "+x"(*sum)); /* keeps the compiler from reordering, which needs more registers */
 }
 static inline void s8_add(short8* sum, codes8 w, __m256i x) {
     s4_add(&sum->high, w.high, x);
     s4_add(&sum->low, w.low, x);
 }
-/* Pairs of sums times a factor, which is loaded again: the registers are full. */
+/* Pairs of sums times a factor, which is reloaded because the registers are full. */
 static const int16_t factors[2][16] __attribute__((aligned(32))) = {
     {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
     {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16},
@@ -261,7 +262,7 @@ static inline dvec d_keep_from(dvec x, double low, dvec y) {
     return (dvec){_mm256_and_pd(_mm256_cmp_pd(x.a, l, _CMP_GE_OQ), y.a),
                   _mm256_and_pd(_mm256_cmp_pd(x.b, l, _CMP_GE_OQ), y.b)};
 }
-/* Halves of the doubles to move to the front, by the mask of four comparisons. */
+/* The 32-bit halves of the doubles to move to the front, by the mask of four comparisons. */
 static const int32_t fronts[16][8] = {
     {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0, 0}, {2, 3, 0, 0, 0, 0, 0, 0}, {0, 1, 2, 3, 0, 0, 0, 0},
     {4, 5, 0, 0, 0, 0, 0, 0}, {0, 1, 4, 5, 0, 0, 0, 0}, {2, 3, 4, 5, 0, 0, 0, 0}, {0, 1, 2, 3, 4, 5, 0, 0},
@@ -301,7 +302,7 @@ static inline wvec w_mul_low(wvec x, wvec y) { return W_BOTH(_mm256_mul_epu32, x
 static inline wvec w_high(wvec x) { return (wvec){_mm256_srli_epi64(x.a, 32), _mm256_srli_epi64(x.b, 32)}; }
 static inline wvec w_xor(wvec x, wvec y) { return W_BOTH(_mm256_xor_si256, x, y); }
 static inline wvec w_and(wvec x, wvec y) { return W_BOTH(_mm256_and_si256, x, y); }
-/* the bits of 2^52 + x, less 2^52 */
+/* build the bits of 2^52 + x, then subtract 2^52 */
 static inline dvec w_to_double(wvec x) {
     wvec low = w_and(x, w_set1(0xffffffff)), exponent = w_set1(0x4330000000000000);
     wvec bits = W_BOTH(_mm256_or_si256, low, exponent);

@@ -1,5 +1,5 @@
-/* 16 blocks of numbers quantized at once: their largest magnitudes are found by halving registers pair by
- * pair, and the scales of all are one register. */
+/* Quantization of 16 blocks of numbers at once: the largest magnitudes of all are found by halving pairs of
+ * registers, and their scales are one register. */
 #pragma once
 
 #include <immintrin.h>
@@ -8,15 +8,15 @@
 
 #include "format.h"
 
-/* Four groups: one alone waits for its scales, those of others are found meanwhile. */
+/* Four groups, so that the latency of finding the scales of one is hidden by the others. */
 #define SD_BLOCKS_AT_ONCE 64
 
-/* The larger of numbers that are not negative, by their bits: NaN is the largest, in either place. */
+/* The larger of two nonnegative numbers, by their bits: NaN is the largest, as either operand. */
 static inline __m512 sd_larger(__m512 a, __m512 b) {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
 
-/* Lane 4 q + l of what a tree of shuffles leaves is of register 8 (q % 2) + 4 (q / 2) + {0, 2, 1, 3}[l]. */
+/* After a tree of shuffles, lane 4 q + l belongs to register 8 (q % 2) + 4 (q / 2) + {0, 2, 1, 3}[l]. */
 static inline __m512 sd_max_of_16(__m512* v) {
     for (int i = 0; i < 8; i++)
         v[i] =
@@ -31,13 +31,13 @@ static inline __m512 sd_max_of_16(__m512* v) {
                                  all);
 }
 
-/* 32 numbers times a factor as 32 bytes in the halves of two registers of words; rounded to nearest even. */
+/* 32 numbers times a factor, rounded to nearest even, as 16-bit words of one register. */
 static inline __m512i sd_words_of(const float* x, __m512 factor) {
     return _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), factor)),
                               _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), factor)));
 }
 
-/* Sums of the quarters of 4 registers: lane 4 i + q is of quarter q of register i. */
+/* Sums of the quarters of 4 registers: lane 4 i + q is the sum of quarter q of register i. */
 static inline __m512i sd_sums_of_quarters(const __m512i* v) {
     __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
     __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
@@ -46,7 +46,7 @@ static inline __m512i sd_sums_of_quarters(const __m512i* v) {
                                     all);
 }
 
-/* The quarters of a register to entries[to[0 … 3]], of 16 bytes each. */
+/* Store the quarters of a register to entries[to[0 … 3]], 16 bytes each. */
 static inline void sd_store_quarters(__m512i v, void* entries, const ptrdiff_t* to) {
     __m128i* at = entries;
     _mm_storeu_si128(at + to[0], _mm512_castsi512_si128(v));
@@ -55,12 +55,12 @@ static inline void sd_store_quarters(__m512i v, void* entries, const ptrdiff_t* 
     _mm_storeu_si128(at + to[3], _mm512_extracti32x4_epi32(v, 3));
 }
 
-/* blocks[to[0 … 15]] from what they have: 16 numbers each. */
+/* Store blocks[to[0 … 15]], given each member for the 16 blocks. */
 static inline void sd_store_blocks(__m512i start8, __m512i start4, __m512i base, __m512i sum,
                                    sd_row_block* blocks, const ptrdiff_t* to) {
     __m512i a = _mm512_unpacklo_epi32(start8, start4), b = _mm512_unpackhi_epi32(start8, start4);
     __m512i c = _mm512_unpacklo_epi32(base, sum), d = _mm512_unpackhi_epi32(base, sum);
-    /* quarter q of row i is of block 4 q + i: a matrix of quarters, to be transposed */
+    /* quarter q of row i belongs to block 4 q + i: transpose the quarters */
     __m512i row0 = _mm512_unpacklo_epi64(a, c), row1 = _mm512_unpackhi_epi64(a, c);
     __m512i row2 = _mm512_unpacklo_epi64(b, d), row3 = _mm512_unpackhi_epi64(b, d);
     __m512i low01 = _mm512_shuffle_i32x4(row0, row1, 0x44), high01 = _mm512_shuffle_i32x4(row0, row1, 0xee);
@@ -71,7 +71,7 @@ static inline void sd_store_blocks(__m512i start8, __m512i start4, __m512i base,
     sd_store_quarters(_mm512_shuffle_i32x4(high01, high23, 0xdd), blocks, to + 12);
 }
 
-/* halves[to[0 … 7]] of blocks, from the sums of their codes, two for each block. */
+/* Store halves[to[0 … 7]], given the sums of their codes, two per block. */
 static inline void sd_store_halves(__m512i sums, __m512i base, __m512 scale, sd_row_halves* halves,
                                    const ptrdiff_t* to) {
     __m512i start = _mm512_sub_epi32(base, _mm512_slli_epi32(sums, 5));
@@ -83,13 +83,13 @@ static inline void sd_store_halves(__m512i sums, __m512i base, __m512 scale, sd_
     sd_store_quarters(_mm512_permutex2var_epi64(even, second, odd), halves, to + 4);
 }
 
-/* The scales 2^e of 16 blocks: e, and the factors 2^-e of their numbers, 0 in blocks that count as zero. */
+/* Scales 2^e of 16 blocks: e, and the factors 2^-e, which are 0 for blocks that count as zero. */
 typedef struct sd_scales_16 {
     __m512i exponent;
     float factors[16];
 } sd_scales_16;
 
-/* Of 16 blocks of 32 numbers at from[0 … 15], borrowed. */
+/* Find the scales of 16 blocks of 32 numbers at from[0 … 15], borrowed. */
 static inline sd_scales_16 sd_find_scales_16(const float* const* from) {
     __m512 largest[16];
     for (int i = 0; i < 16; i++)
@@ -109,8 +109,8 @@ static inline sd_scales_16 sd_find_scales_16(const float* const* from) {
     return scales;
 }
 
-/* These blocks, whose scales are found, as blocks to[0 … 15]: 32 codes, an entry of blocks and, with
- * with_halves, one of halves each. offset8: that of the table (format.h). */
+/* Quantize these blocks with the scales found to blocks to[0 … 15]: for each, 32 codes, an entry of `blocks`
+ * and, if with_halves, one of `halves`. offset8: OFFSET8 of the table (format.h). */
 static inline __attribute__((always_inline)) void sd_quantize_16(
     const int with_halves, int offset8, const float* const* from, const sd_scales_16* scales,
     const ptrdiff_t* to, int8_t* codes, sd_row_block* blocks, sd_row_halves* halves) {
@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void sd_quantize_16(
     for (int i = 0; i < 16; i += 2) {
         __m512i one = sd_words_of(from[i], _mm512_set1_ps(scales->factors[i]));
         __m512i two = sd_words_of(from[i + 1], _mm512_set1_ps(scales->factors[i + 1]));
-        /* packing works in quarters of a register: put the groups of four in order again */
+        /* packing works within 128-bit lanes: restore the order of the groups of four */
         __m512i both =
             _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
                                      _mm512_packs_epi16(one, two));

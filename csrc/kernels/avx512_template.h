@@ -1,4 +1,5 @@
-/* AVX-512: one register is the vector of 16; 24 sums, two weights and an embedded broadcast.
+/* Vector operations in AVX-512: the vector of 16 is one register. A block of rows has 24 sums, two weights
+ * and an embedded broadcast.
  *
  * With DOT_PRODUCTS 1 it uses AVX512_BF16 and AVX512_VNNI, which not every processor with AVX-512 has. */
 #include <immintrin.h>
@@ -26,14 +27,14 @@ typedef __m512 vec;
 #define v_abs(a) _mm512_abs_ps(a)
 #define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define v_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-/* Of the bits, which are ordered as the numbers are: sd_max_of_16 finds the same where one is NaN. */
+/* Compare the bits, which are ordered like the numbers, so that NaN gives the same as in sd_max_of_16. */
 #define v_largest_abs(a) sd_float_from_bits((uint32_t)_mm512_reduce_max_epi32(_mm512_castps_si512(a)))
 #define v_largest(a) _mm512_reduce_max_ps(a)
 #define v_times_pow2(a, n) _mm512_scalef_ps(a, n)
 static inline vec v_keep_from(vec x, float low, vec y) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ), y);
 }
-/* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
+/* Store 32 codes, rounded to nearest even and clamped to ± 127, and the sums of both halves. */
 static inline void v_store_int8(int8_t* to, vec a, vec b, int sums[2]) {
     __m128i i = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)),
             j = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(b));
@@ -52,7 +53,7 @@ static inline vec v_wide_bf16(const uint16_t* p) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void*)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
-/* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
+/* Run `statement` with the flags that flush subnormal operands and results, as VDPBF16PS does. */
 #define FLUSHED(statement)              \
     do {                                \
         unsigned before = _mm_getcsr(); \
@@ -132,7 +133,7 @@ static inline __attribute__((always_inline)) codes4 c4_with(codes4 codes, const 
     return _mm512_ternarylogic_epi32(codes, plane, _mm512_set1_epi8((char)mask), 0xf8);
 }
 #if DOT_PRODUCTS
-#define OFFSET8 128 /* the instruction wants one operand unsigned */
+#define OFFSET8 128 /* the instruction needs one unsigned operand */
 typedef __m512i codes8;
 #define c8_load(p) _mm512_loadu_si512(p)
 #define dot8(sum, w, p) \
@@ -140,7 +141,7 @@ typedef __m512i codes8;
 #define dot4 dot8
 #else
 #define OFFSET8 0
-/* |w| and where w is negative: pairs of products then fit 16 bits. */
+/* |w| and the mask of negative w: with these, pairs of products fit in 16 bits. */
 typedef struct codes8 {
     __m512i magnitude;
     __mmask64 negative;
@@ -185,7 +186,7 @@ typedef __m512d dvec;
 static inline dvec d_keep_from(dvec x, double low, dvec y) {
     return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x, _mm512_set1_pd(low), _CMP_GE_OQ), y);
 }
-/* compressed in a register: the compressing store is microcode on some processors */
+/* compress in a register: the compressing store is microcoded on some processors */
 static inline int d_compress(double* out, dvec x, double low, double high) {
     __mmask8 some = _mm512_cmp_pd_mask(x, _mm512_set1_pd(low), _CMP_GE_OQ) &
                     _mm512_cmp_pd_mask(x, _mm512_set1_pd(high), _CMP_LT_OQ);
@@ -202,7 +203,7 @@ typedef __m512i wvec;
 #define w_high(x) _mm512_srli_epi64(x, 32)
 #define w_xor(x, y) _mm512_xor_si512(x, y)
 #define w_and(x, y) _mm512_and_si512(x, y)
-/* the bits of 2^52 + x, less 2^52 */
+/* build the bits of 2^52 + x, then subtract 2^52 */
 static inline dvec w_to_double(wvec x) {
     wvec bits = _mm512_or_si512(w_and(x, w_set1(0xffffffff)), w_set1(0x4330000000000000));
     return _mm512_sub_pd(_mm512_castsi512_pd(bits), _mm512_set1_pd(0x1p52));

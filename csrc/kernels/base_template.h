@@ -1,17 +1,17 @@
-/* Names and loads that all kernel templates share.
+/* Names and loads that all kernel templates use.
  *
  * Kernels are written once, over a vector of 16 floats, and compiled once per instruction set, in three
  * parts: floats_template.h, dots_template.h and loading_template.h (parts.h). The including file defines
  *   ISA                     suffix of the names
- *   UNPACK                  the array sdk_unpack_ISA (parts.h) of these sets
+ *   UNPACK                  the array sdk_unpack_ISA (parts.h)
  *   vec                     16 floats; v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div, v_max,
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
  *                           v_times_pow2(a, n) (a · 2^n, a and n normal, n integral in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
- *   v_abs, v_largest_abs (of a vector of absolute values), v_largest, v_store_int8; rounded to bf16:
- *                           v_store_bf16 (as floats), v_to_bf16
+ *                           v_abs, v_largest_abs (of a vector of absolute values), v_largest, v_store_int8;
+ *                           v_store_bf16 (rounds to bf16, stores floats), v_to_bf16 (stores bf16)
  *   MAX_ROWS                rows of a panel block, 2, 6 or 12: its sums must fit the registers
- *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
+ *   MAX_ROWS_WIDE           most rows for which all 32 outputs are computed at once; above, 16 at a time
  *   and what products_template.h and lines_template.h list
  * Each operation is correctly rounded, so equal sources give equal bits on every set. */
 #pragma once
@@ -36,7 +36,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* Of a line of codes (format.h). */
+/* Bytes of a line of codes (format.h). */
 enum { LINE_BYTES = 4 * SD_PANEL };
 
 /* ------------------------------------------------------------------ loads of n < 16 elements */
@@ -53,7 +53,7 @@ INLINE void store_some(float* y, vec v, int n) {
     memcpy(y, buffer, (size_t)n * sizeof *y);
 }
 
-/* for (i = 0, 16, … < n), with n_here = 16, or what is left at the end */
+/* for (i = 0, 16, … < n), with n_here = min(16, n − i) */
 #define FOR_EACH_16(n, i, n_here)                                      \
     for (int i = 0, n_here = (n) < SD_LANES ? (n) : SD_LANES; i < (n); \
          i += SD_LANES, n_here = (n) - i < SD_LANES ? (n) - i : SD_LANES)

@@ -1,21 +1,20 @@
-/* Blocks of numbers as GGUF files have them, to panels and to floats.
+/* Conversion of GGUF blocks to panels and to floats.
  *
- * Included by loading_template.h. Blocks of n rows that lie in the same place come turned: word w of 4 bytes
- * of row j is words[n · w + j]. So rows lie side by side as they do in a panel, and are computed several at
- * once, as wide as the registers of the set are. n is SD_PANEL, or 1: then words are the bytes as they
- * are. */
+ * Included by loading_template.h. The blocks of n rows at the same position are transposed: word w of 4 bytes
+ * of row j is words[n · w + j]. So rows are interleaved as in a panel, and a register holds several of them.
+ * n is SD_PANEL, or 1: then the words are the block's bytes. */
 
-#define BLOCKS_UNROLL _Pragma("GCC unroll 8") /* numbers of blocks are constants in what is inlined */
+#define BLOCKS_UNROLL _Pragma("GCC unroll 8") /* block numbers become constants in inlined code */
 
-/* 32 numbers of each row: their codes as a panel holds them, a byte each, codes 4l … 4l + 3 of row j in
- * codes[n · l + j], and what makes numbers of them, in f16 or in bytes. */
+/* 32 numbers of each row: their codes as in a panel, one byte each, codes 4l … 4l + 3 of row j in
+ * codes[n · l + j], and their scales and minima, in f16 or bytes. */
 typedef struct block_lanes {
     uint32_t codes[SD_BLOCK / 4 * SD_PANEL];
-    uint16_t d[SD_PANEL], dmin[SD_PANEL]; /* f16; of formats without a header scale and minimum themselves */
-    uint8_t scales[2][SD_PANEL], minima[SD_PANEL]; /* of the sub-blocks, as format.h has them */
+    uint16_t d[SD_PANEL], dmin[SD_PANEL]; /* f16; scale and minimum themselves in formats without a header */
+    uint8_t scales[2][SD_PANEL], minima[SD_PANEL]; /* of the sub-blocks, as in format.h */
 } block_lanes;
 
-/* In each byte of a word. */
+/* The byte x in each byte of a word. */
 #define BYTES(x) (0x01010101u * (x))
 
 INLINE uint32_t byte_at(const uint32_t* words, const int n, const int at, const int j) {
@@ -25,7 +24,7 @@ INLINE void halves_at(const uint32_t* words, const int n, const int at, uint16_t
     for (int j = 0; j < n; j++) to[j] = (uint16_t)(words[n * (at / 4) + j] >> at % 4 * 8);
 }
 
-/* So many words from byte `at` on: where they lie, or put together in `buffer`. */
+/* Return `count` words at byte `at`: in place if aligned, else assembled in `buffer`. */
 INLINE const uint32_t* words_at(const uint32_t* words, const int n, const int at, const int count,
                                 uint32_t* buffer) {
     const int right = at % 4 * 8;
@@ -35,7 +34,7 @@ INLINE const uint32_t* words_at(const uint32_t* words, const int n, const int at
     return buffer;
 }
 
-/* Two codes from each of 16 bytes from `at` on, the low halves first. */
+/* Read two codes from each of the 16 bytes at `at`, the low nibbles first. */
 INLINE void halves_of(const uint32_t* words, const int n, const int at, block_lanes* to) {
     uint32_t buffer[4 * SD_PANEL];
     const uint32_t* q = words_at(words, n, at, 4, buffer);
@@ -45,8 +44,8 @@ INLINE void halves_of(const uint32_t* words, const int n, const int at, block_la
     }
 }
 
-/* Codes from bits of 32 bytes from `at` on: those of `mask`, `right` bits up, come to bit `up` of the codes;
- * next to what is there, unless they are the first. */
+/* Read bits of codes from the 32 bytes at `at`: shift right by `right`, apply `mask`, shift left by `up`.
+ * `first`: overwrite the codes, else combine by OR. */
 INLINE void bits_of(const uint32_t* words, const int n, const int at, const int right, const uint32_t mask,
                     const int up, const int first, block_lanes* to) {
     const uint32_t* q = words + n * (at / 4);
@@ -56,7 +55,7 @@ INLINE void bits_of(const uint32_t* words, const int n, const int at, const int 
     }
 }
 
-/* Bit i of the 4 bytes from `at` on is added to code i, at bit 4. */
+/* Set bit 4 of code i to bit i of the 4 bytes at `at`. */
 INLINE void add_fifth_bits(const uint32_t* words, const int n, const int at, block_lanes* to) {
     uint32_t buffer[SD_PANEL];
     const uint32_t* bits = words_at(words, n, at, 1, buffer);
@@ -66,7 +65,7 @@ INLINE void add_fifth_bits(const uint32_t* words, const int n, const int at, blo
     }
 }
 
-/* Scale and minimum of sub-block b of 8, of 6 bits each in the 12 bytes after d and dmin. */
+/* Read scale and minimum of sub-block b of 8, 6 bits each, from the 12 bytes after d and dmin. */
 INLINE void read_k4_scales(const uint32_t* words, const int n, const int b, block_lanes* to) {
     const int s = 4;
     for (int j = 0; j < n; j++) {
@@ -81,7 +80,7 @@ INLINE void read_k4_scales(const uint32_t* words, const int n, const int b, bloc
     }
 }
 
-/* Scales of sub-blocks 2b and 2b + 1 of 16, of 6 bits in the 12 bytes from 96 on. */
+/* Read the scales of sub-blocks 2b and 2b + 1 of 16, 6 bits each, from the 12 bytes at 96. */
 INLINE void read_k3_scales(const uint32_t* words, const int n, const int b, block_lanes* to) {
     const int s = 96;
     for (int h = 0, i = 2 * b; h < 2; h++, i++) {
@@ -98,7 +97,7 @@ INLINE void read_scale_bytes(const uint32_t* words, const int n, const int at, b
         for (int j = 0; j < n; j++) to->scales[h][j] = (uint8_t)byte_at(words, n, at + h, j);
 }
 
-/* The numbers of a block of 32; number, n and i, here and below, are constant where this is inlined. */
+/* Read a block of 32 numbers; number, n and i, here and below, are constant where this is inlined. */
 INLINE void read_block_lanes(const sd_number number, const int n, const uint32_t* words, block_lanes* to) {
     switch (number) {
     case SD_Q8_0: {
@@ -133,7 +132,7 @@ INLINE void read_block_lanes(const sd_number number, const int n, const uint32_t
     }
 }
 
-/* 32 numbers `i` of the 8 of a block of 256. */
+/* Read the i-th 32 numbers of a block of 256. */
 INLINE void read_part_lanes(const sd_number number, const int n, const uint32_t* words, const int i,
                             block_lanes* to) {
     switch (number) {
@@ -174,7 +173,7 @@ INLINE void read_part_lanes(const sd_number number, const int n, const uint32_t*
     }
 }
 
-/* 32 numbers `i` of the 8, or the only ones, of blocks of the file. */
+/* Read the i-th 32 numbers of blocks of either size. */
 INLINE void read_lanes(const sd_number number, const int n, const uint32_t* words, const int i,
                        block_lanes* to) {
     for (int j = 0; j < n; j++) to->d[j] = to->dmin[j] = 0;
@@ -184,7 +183,7 @@ INLINE void read_lanes(const sd_number number, const int n, const uint32_t* word
 
 /* ------------------------------------------------------------------------------------- values of one row */
 
-/* The value of a code, as a panel holds it, less the offset. */
+/* The value of a panel's code, without the offset. */
 INLINE int value_of(const sd_number number, uint8_t code) {
     switch (number) {
     case SD_Q8_0: return code - 128;
@@ -199,7 +198,7 @@ INLINE int value_of(const sd_number number, uint8_t code) {
     }
 }
 
-/* Scale and minimum of half h. */
+/* Return scale and minimum of half h. */
 INLINE void scales_of(const sd_number number, const block_lanes* b, const int h, float* scale,
                       float* minimum) {
     float d = sd_float_from_f16(b->d[0]), dmin = sd_float_from_f16(b->dmin[0]);
@@ -235,8 +234,8 @@ INLINE void values_of(const sd_number number, const uint32_t* words, const int i
 
 /* ------------------------------------------------------------------------------------------- to panels */
 
-/* Bits of the codes to a plane, where code k is in line k / 4: `width` bits from bit `shift` on, 8 / width
- * lines to a byte. Returns the end of the plane. */
+/* Write `width` bits of each code, starting at bit `shift`, to a plane with 8 / width lines per byte;
+ * code k is in line k / 4. Returns the end of the plane. */
 INLINE uint8_t* put_plane(const block_lanes* from, const int shift, const int width, uint8_t* plane) {
     const int lines = 8 / width;
     for (int t = 0; t < width; t++) {
@@ -249,7 +248,7 @@ INLINE uint8_t* put_plane(const block_lanes* from, const int shift, const int wi
     return plane;
 }
 
-/* Blocks of int8, int4, and of the coded formats after the header. */
+/* Write a block of int8, int4 or a coded format, without its header. */
 INLINE void put_block(const sd_format format, const block_lanes* from, uint8_t* to) {
     const sd_coded coded = sd_coded_of(format);
     if (format == SD_FORMAT_INT8) {
@@ -270,7 +269,7 @@ INLINE void put_block(const sd_format format, const block_lanes* from, uint8_t* 
     if (coded.n_halves == 1 && coded.has_minimum) memcpy(to + SD_PANEL, from->minima, SD_PANEL);
 }
 
-/* Might a number of some row not be finite? */
+/* Whether a number of some row may not be finite. */
 INLINE int may_be_wild(const sd_number number, const block_lanes* from) {
     uint32_t wild = 0;
     for (int j = 0; j < SD_PANEL; j++) {
@@ -281,7 +280,7 @@ INLINE int may_be_wild(const sd_number number, const block_lanes* from) {
     return wild != 0;
 }
 
-/* All numbers of blocks of 32 rows, turned, to the part of a panel that begins with them. */
+/* Pack the transposed blocks of 32 rows into the part of a panel that begins with them. */
 INLINE int put_lanes(const sd_number number, const sd_format format, const int n_blocks,
                      const uint32_t* words, uint8_t* part) {
     const size_t header = sd_coded_header_bytes(format);

@@ -7,21 +7,21 @@
 #include "interrupt.h"
 #include "pool.h"
 
-/* The specification, in whole numbers of 64 bits without sign, in the processor's order of bytes.
+/* The specification, in unsigned 64-bit integers and the processor's byte order.
  *
  *   mixed(x) = y ^ (y >> 29), where y = (x ^ (x >> 32)) · FACTOR
  *
- *   The bytes of a stretch are cut into pieces of 1 MiB, the last one may be shorter. A piece of n bytes is
- *   padded with zeros, at least one, to whole lines of eight words. Its words go to eight lanes, word i to
+ *   The bytes of a stretch are cut into pieces of 1 MiB; the last one may be shorter. A piece of n bytes is
+ *   padded with at least one zero to whole lines of eight words. Its words go to eight lanes, word i to
  *   lane i mod 8. Each lane has two sums, which begin as first = mixed(lane + n), second = 0. For each word:
  *
- *     first = rotated left by 29(first + word), second = second + first
+ *     first = rotate_left(first + word, 29), second = second + first
  *
- *   The sum of a piece is 0, then, lane by lane, sum = mixed(sum + mixed(first) + second).
+ *   The sum of a piece begins as 0; then, lane by lane, sum = mixed(sum + mixed(first) + second).
  *   The checksum of the stretch is mixed(bytes) + Σ mixed(sum of piece i + mixed(i)).
  *
- * A lane needs no product, so that every processor computes several lanes in one instruction: a kernel of
- * each set (checksum_template.h). */
+ * A lane needs no multiplication, so every processor computes several lanes per instruction
+ * (checksum_template.h). */
 #define PIECE SD_CHECKSUM_PIECE
 #define LANES SD_CHECKSUM_LANES
 #define FACTOR 0x9e3779b97f4a7c15u
@@ -48,11 +48,11 @@ static uint64_t of_piece(const char* data, size_t size) {
 typedef struct job {
     const char* data; /* borrowed */
     size_t size, stretch;
-    size_t begin; /* of what is read now */
+    size_t begin; /* offset of the pieces that are read now */
     uint64_t* sums;
 } job;
 
-/* Add the sums of pieces, each mixed with the number of its piece, so that the order counts. */
+/* Add the sums of pieces, each mixed with the piece's number, so that their order matters. */
 static void add_pieces(void* argument, int thread, int first, int end) {
     (void)thread;
     job* j = argument;
@@ -65,7 +65,7 @@ static void add_pieces(void* argument, int thread, int first, int end) {
 }
 
 sd_status sd_checksums(const void* data, size_t size, size_t stretch, int n_threads, uint64_t* sums) {
-    enum { TOGETHER = 256 }; /* pieces between two looks for an interruption */
+    enum { TOGETHER = 256 }; /* pieces between two checks for an interrupt */
     job j = {.data = data, .size = size, .stretch = stretch, .sums = sums};
     assert(stretch > 0 && stretch % PIECE == 0);
     for (size_t i = 0, left = size; i == 0 || left > 0; i++) {

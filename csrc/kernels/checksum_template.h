@@ -1,14 +1,17 @@
-/* The sums of a checksum (checksum.c) over whole lines, several lanes in a register.
+/* The sums of a checksum (checksum.c) over whole lines, several lanes per register.
  *
- * Included by loading_template.h. Vectors are those of the compiler, as wide as a register of the set: whole
- * numbers, so that every width gives the same sums. */
+ * Included by loading_template.h. Uses the compiler's vector types, as wide as a register of the set. The
+ * sums are integers, so every width gives the same result. */
 
 #define C_LANES (Q_LANES / 2)
 typedef uint64_t c_words __attribute__((vector_size(8 * C_LANES)));
 
 static void NAME(checksum_lines)(size_t n_lines, const char* lines, uint64_t first[SD_CHECKSUM_LANES],
                                  uint64_t second[SD_CHECKSUM_LANES]) {
-    enum { LINE = 8 * SD_CHECKSUM_LANES, AHEAD = 32 }; /* lines: the hardware stops where a page ends */
+    enum {
+        LINE = 8 * SD_CHECKSUM_LANES,
+        AHEAD = 32
+    }; /* lines: hardware prefetching stops at the end of a page */
     c_words one[SD_CHECKSUM_LANES / C_LANES], two[SD_CHECKSUM_LANES / C_LANES], word;
     memcpy(one, first, sizeof one);
     memcpy(two, second, sizeof two);

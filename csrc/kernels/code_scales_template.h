@@ -1,17 +1,17 @@
-/* Scales and minima of sub-blocks of Q4_K, Q5_K and Q6_K from numbers: the best of some trials, one per lane.
+/* Fits scales and minima of sub-blocks of Q4_K, Q5_K and Q6_K to numbers: the best of several trials, one
+ * per lane.
  *
- * Included by loading_template.h. Sums run over the numbers i = l, l + 8, l + 16 … of each l of 8, then
- * over l, so that their bits are those of any set. What a comparison decides is decided one trial after the
- * other. */
+ * Included by loading_template.h. Sums run over i = l, l + 8, l + 16 … for each l of 8, then over l, so
+ * that their bits are equal on every set. Comparisons between trials are made one by one. */
 
-#define TRIALS 32 /* lanes: trials, and what fills up their vectors */
+#define TRIALS 32 /* lanes: trials, and padding to whole vectors */
 
-/* round(x · factor) of some trials, cut off at least and most. */
+/* round(x · factor) for 16 trials, clamped to [least, most]. */
 INLINE vec codes_of(float x, const float* factors, float least, float most) {
     return v_min(v_max(v_round(v_mul(v_set1(x), v_load(factors))), v_set1(least)), v_set1(most));
 }
 
-/* The sums of a number's weight and so on, which all trials share. */
+/* The sum of `numbers`, in the order above. */
 INLINE float sum_of(const float* numbers) {
     float sum = 0.0f;
     for (int l = 0; l < 8; l++) {
@@ -22,7 +22,7 @@ INLINE float sum_of(const float* numbers) {
     return sum;
 }
 
-/* Of 16 trials Σ w·q, Σ w·q·q and Σ w·q·x, q the codes of (x + low) · steps. */
+/* Σ w·q, Σ w·q·q and Σ w·q·x of 16 trials, with q the codes of (x + low) · steps. */
 INLINE void affine_sums(const float* x, const float* w, float most, float low, const float* steps, float* sq,
                         float* sqq, float* sxq) {
     vec q_all = v_set1(0.0f), qq_all = q_all, xq_all = q_all;
@@ -39,7 +39,7 @@ INLINE void affine_sums(const float* x, const float* w, float most, float low, c
     v_store(sq, q_all), v_store(sqq, qq_all), v_store(sxq, xq_all);
 }
 
-/* Σ w · error · error of 16 trials, each code the nearest. */
+/* Σ w · error² of 16 trials, with the nearest code for each number. */
 INLINE void affine_errors(const float* x, const float* w, float most, const float* scales, const float* lows,
                           const float* inverses, float* errors) {
     const vec scale = v_load(scales), low = v_load(lows), inverse = v_load(inverses);
@@ -59,7 +59,7 @@ INLINE void affine_errors(const float* x, const float* w, float most, const floa
 }
 
 static void NAME(affine_code)(const float* x, const float* w, float most, float* scale, float* low) {
-    enum { N = 24, FIRST = N }; /* trials; the lane of the formula that they must improve on */
+    enum { N = 24, FIRST = N }; /* trials; the lane of the baseline that they must improve on */
     float least = 0.0f, largest = x[0], wx[SD_BLOCK];
     for (int i = 0; i < SD_BLOCK; i++) {
         least = x[i] < least ? x[i] : least;

@@ -1,9 +1,9 @@
 /* Products of quantized rows with panels whose codes are unpacked in registers: q4_k, q5_k, q6_k of format.h.
  *
- * Included by coded_template.h. The formats are those with nibbles and a header that has d, and dmin in those
- * with minima. */
+ * Included by coded_template.h. These formats have nibbles and a header with d and, in those with minima,
+ * dmin. */
 
-/* The layout of their codes, and the bits of a code. */
+/* The layout of a format's codes, and the bits of one code. */
 INLINE line_layout lines_of(const sd_format format) {
     return format == SD_FORMAT_Q5_K   ? LINES_NIBBLES_BITS
            : format == SD_FORMAT_Q6_K ? LINES_NIBBLES_PAIRS
@@ -13,8 +13,9 @@ INLINE int code_bits_of(const sd_format format) {
     return sd_coded_of(format).low_bits + sd_coded_of(format).high_bits;
 }
 
-/* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows
- * and format are constant where this is inlined; x, block, halves: of the first row in the first block. */
+/* y (+)= n_rows rows times a part of a panel that begins with a header, in the order of coded_block.
+ * n_rows and format are constant where this is inlined; x, block, halves: those of the first row in the
+ * first block. */
 INLINE void direct_coded_block(const int n_rows, const sd_format format, const int8_t* x,
                                const sd_row_block* block, const sd_row_halves* halves, ptrdiff_t n_all,
                                const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
@@ -80,7 +81,8 @@ INLINE void direct_coded_block(const int n_rows, const sd_format format, const i
                            a->n_k, &fetch, a->add, a->y + first * a->ldy, a->ldy);                         \
     }
 
-/* The products of a format, part by part of a panel; parts are whole groups of blocks that share a header. */
+/* The products of a format, one part of a panel at a time; a part is whole groups of blocks that share a
+ * header. */
 #define DEFINE_DIRECT_PANEL(name, format, chunk)                                                     \
     ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_DIRECT_BLOCK, format)                                            \
     static const block_fn name##_blocks[] = FUNCTIONS(MAX_ROWS_DOT, direct_##format);                \

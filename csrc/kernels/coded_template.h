@@ -1,11 +1,11 @@
 /* Products of quantized rows with panels in the coded formats (docs/NUMERICS.md).
  *
- * Included after dot_products_template.h. Some blocks of a panel are
- * unpacked at a time, for all rows; codes of the formats of coded_direct_template.h in registers. */
+ * Included after dot_products_template.h. A few blocks of a panel are unpacked at a time, for all rows. The
+ * formats of coded_direct_template.h unpack in registers instead. */
 
-/* Rows of one block, and the part of a panel that they are multiplied with. */
+/* Arguments of a block of rows times a part of a panel. */
 typedef struct coded_args {
-    const int8_t* x; /* of the first row in the part's first block; n_all rows lie between blocks */
+    const int8_t* x; /* of the first row in the part's first block; blocks are n_all rows apart */
     const sd_row_block* block;
     const sd_row_halves* halves;
     ptrdiff_t n_all;
@@ -16,7 +16,7 @@ typedef struct coded_args {
 } coded_args;
 typedef void (*coded_fn)(const coded_args* a);
 
-/* What the sums of codes start from, as start_of takes it. */
+/* The start values of the sums of codes, as start_of takes them. */
 INLINE const void* coded_starts(const sd_coded coded, const sd_row_block* block, const sd_row_halves* halves,
                                 const int half) {
     if (coded.offset == 128) return &block->start8;
@@ -63,8 +63,8 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(a->y + m * a->ldy + UNIT_LANES * u, sum[m][u]);
 }
 
-/* A function for each number of rows and each formula of codes, named after one of its formats: with minima,
- * or with scales of either sign around 0; of whole blocks or of their halves. */
+/* A function for each number of rows and each formula of codes, named after one format that uses it: with
+ * minima or signed scales around 0, on whole blocks or halves. */
 #define DEFINE_CODED_BLOCK(rows, format)                       \
     static void coded_##format##_##rows(const coded_args* a) { \
         coded_block(rows, sd_coded_of(SD_FORMAT_##format), a); \

@@ -1,4 +1,4 @@
-/* Which table this machine can run, and which one this process uses. */
+/* Choice of the kernel table: those this machine can run, and the one this process uses. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #if defined(SD_X86_SETS) /* their files are compiled for them */
 #include <cpuid.h>
 
-/* What GCC 12 has no name for. */
+/* Constants that GCC 12's headers lack. */
 static int has_f16c(void) {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 29);
@@ -22,9 +22,9 @@ static int has_avxvnni(void) {
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Has the processor tiles for int8 and bf16, and does Linux let this process use them? Linux wants to be
- * asked, as the state of a thread grows by 8 KiB, and refuses where a thread has a stack for signals that is
- * too small for that. */
+/* Whether the processor has tiles for int8 and bf16, and Linux lets this process use them. A process must
+ * ask, because the state of each thread grows by 8 KiB; Linux refuses if a thread's signal stack is too
+ * small. */
 static int may_use_tiles(void) {
     enum { TILE_DATA = 18, REQUEST_PERMISSION = 0x1023 };   /* <asm/prctl.h> of Linux 5.16 */
     const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
@@ -70,14 +70,14 @@ static void build(const set* from, sd_kernels* table) {
     for (const sd_kernels_part* part = from->parts; *part != NULL; part++) (*part)(table);
 }
 
-/* Tables that this machine runs, best first, built by the first call. */
+/* Tables that this machine can run, best first, built by the first call. */
 static int all_tables(const sd_kernels** tables) {
     static sd_kernels built[MAX_TABLES];
     static int n;
     *tables = built;
     if (n > 0) return n;
 #if defined(SD_X86_SETS)
-    /* These built-ins also ask whether the operating system saves the wide registers. */
+    /* These built-ins also test whether the operating system saves the wide registers. */
     __builtin_cpu_init();
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

@@ -3,8 +3,8 @@
 #include "lines_template.h"
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), blocks ascending; the inner sums are
- * integers, exact, so their order is free. x and block: of the first row in the first block; `n_all`
- * rows lie between blocks. */
+ * exact integers, so their order is free. x and block: those of the first row in the first block; blocks
+ * are `n_all` rows apart. */
 INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, const sd_row_block* block,
                       ptrdiff_t n_all, const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
                       ptrdiff_t ldy) {
@@ -16,7 +16,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
     for (; n_k > 0; n_k -= SD_BLOCK) {
         UNROLL for (int first = 0; first < N_UNITS; first += at_once) {
             if (n_rows > FEW_ROWS) IN_MEMORY(sum);
-            /* Or the compiler keeps the starts of the next unit in registers that the sums need. */
+            /* Keeps the compiler from holding the next unit's starts in registers that the sums need. */
             __asm__("" : "+r"(block));
             iunit dot[MAX_ROWS_DOT][N_UNITS];
             if (is_int4)

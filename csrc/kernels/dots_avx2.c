@@ -1,4 +1,4 @@
-/* Kernels of codes, in AVX2 with FMA and F16C. */
+/* Kernels on codes, in AVX2 with FMA and F16C. */
 #include "parts.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)

@@ -1,4 +1,4 @@
-/* Kernels of codes, in AVX-512 with the dot product instruction of AVX512_VNNI. */
+/* Kernels on codes, in AVX-512 with the dot product instruction of AVX512_VNNI. */
 #include "parts.h"
 
 #if defined(__AVX512VNNI__)

@@ -1,4 +1,4 @@
-/* Kernels of codes, in AVX-512 without dot product instructions: they are emulated, with the same bits. */
+/* Kernels on codes, in AVX-512 without dot product instructions, which are emulated with the same bits. */
 #include "parts.h"
 
 #if defined(__AVX512F__)

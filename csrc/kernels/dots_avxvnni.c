@@ -1,4 +1,4 @@
-/* Kernels of codes, in AVX2 with the dot product instruction of AVX-VNNI. */
+/* Kernels on codes, in AVX2 with the dot product instruction of AVX-VNNI. */
 #include "parts.h"
 
 #if defined(__AVXVNNI__)

@@ -1,4 +1,5 @@
-/* The kernels of codes: quantized rows, and their products with panels of int8, int4 and the coded formats.
+/* Kernels on codes: quantization of rows, and products of quantized rows with panels of int8, int4 and the
+ * coded formats.
  *
  * Included after the vector's operations. */
 #include "base_template.h"

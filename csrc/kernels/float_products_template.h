@@ -2,9 +2,9 @@
 
 /* --------------------------------------------------------------------------------------- f32 */
 
-/* n_rows rows times n_halves halves of a panel, both constant where this is inlined, so that the
- * sums live in registers; so are `values`: the panel is [n_k][32] of bf16, the values of a bf16 cache, and
- * `flush`: sums flush subnormals. With `add` the chains go on from y. x: chunks `chunk` floats apart. */
+/* n_rows rows times n_halves halves of a panel. Both are constant where this is inlined, so that the sums
+ * stay in registers. So are `values` (the panel is [n_k][32] bf16, values of a bf16 cache) and `flush`
+ * (sums flush subnormals). With `add`, the chains continue from y. x: chunks `chunk` floats apart. */
 INLINE void float_block(const int n_rows, const int n_halves, const int values, const int flush,
                         const float* x, ptrdiff_t chunk, const char* panel, int n_k, ahead* fetch, int add,
                         float* y, ptrdiff_t ldy) {
@@ -40,9 +40,9 @@ INLINE void values_block(const int n_rows, const int n_halves, const float* x, p
 
 /* -------------------------------------------------------------------------------------- bf16 */
 
-/* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed: what the
- * instruction VDPBF16PS computes (pairs_avx512.c). Prepared rows are rounded floats, pairs swapped.
- * With `keep` the widened panel is left at wide [n_k rounded up to even][32], in the order of the rows. */
+/* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed, as the
+ * instruction VDPBF16PS computes it (pairs_avx512.c). Prepared rows are rounded floats, pairs swapped.
+ * With `keep`, the widened panel is stored at wide [n_k rounded up to even][32], in the order of the rows. */
 INLINE void bf16_block(const int n_rows, const int n_halves, const int keep, const float* x, ptrdiff_t chunk,
                        const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy,
                        float* wide) {
@@ -77,7 +77,7 @@ INLINE void bf16_block(const int n_rows, const int n_halves, const int keep, con
     FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
 
-/* And for a part of a panel that was widened. */
+/* The same for a part of a panel that is already widened. */
 #if !FLUSHES_ALL
 INLINE void widened_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
                           const float* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
@@ -90,7 +90,7 @@ INLINE void direct_block(const int n_rows, const int n_halves, const float* x, p
     bf16_block(n_rows, n_halves, 0, x, chunk, panel, n_k, fetch, add, y, ldy, NULL);
 }
 
-/* As BOTH_HALVES, the widened panel being kept. */
+/* Like BOTH_HALVES, but keeps the widened panel. */
 INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
     ptrdiff_t chunk = (ptrdiff_t)a->n_all * SD_BLOCK;
     const float* x =
@@ -133,7 +133,7 @@ INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
 ROWS_UP_TO(MAX_ROWS, DEFINE_FLOAT_BLOCKS, )
 ROWS_UP_TO(MAX_ROWS, DEFINE_WIDENED_BLOCK, )
 
-/* Inputs of a part of a panel of bf16 that is widened: 16 KiB of floats. */
+/* Inputs of a part of a bf16 panel that is widened: 16 KiB of floats. */
 #define WIDENED_CHUNK 128
 
 static const block_fn f32_blocks[] = FUNCTIONS(MAX_ROWS, f32);
@@ -148,7 +148,7 @@ static const block_set keeping_set = {keeping_blocks_of, MAX_ROWS, MAX_ROWS_WIDE
                                       SD_FORMAT_BF16};
 static const block_set widened_set = {widened_blocks, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK, SD_FORMAT_BF16};
 
-/* More rows than a block times a panel of bf16: the first block widens each part for all others. */
+/* More rows than one block times a bf16 panel: the first block widens each part for all others. */
 static void NAME(multiply_widened)(int n_rows, const void* x, const void* panel, int n_in, float* y,
                                    ptrdiff_t ldy) {
     _Alignas(SD_ALIGNMENT) float wide[WIDENED_CHUNK * SD_PANEL];
@@ -158,7 +158,7 @@ static void NAME(multiply_widened)(int n_rows, const void* x, const void* panel,
     int n_blocks = blocks_of(&keeping_set, n_rows);
     for (; a.k < n_in; a.k += WIDENED_CHUNK, a.add = 1, part += distance) {
         a.n_k = n_in - a.k < WIDENED_CHUNK ? n_in - a.k : WIDENED_CHUNK;
-        a.n_k += a.n_k % 2; /* whole pairs, whose second is first */
+        a.n_k += a.n_k % 2; /* whole pairs, swapped */
         a.panel = part;
         multiply_part(&keeping_set, &a, 0, 1, n_blocks, part + distance, distance);
         a.panel = (const char*)wide;

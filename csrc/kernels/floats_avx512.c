@@ -1,4 +1,4 @@
-/* Kernels of floats, in AVX-512 without the instructions of AVX512_BF16 and AVX512_VNNI. */
+/* Kernels on floats, in AVX-512 without the instructions of AVX512_BF16 and AVX512_VNNI. */
 #include "parts.h"
 
 #if defined(__AVX512F__)

@@ -1,4 +1,4 @@
-/* The kernels of floats: products with panels of f32 and bf16, norms, activations, softmax and sampling.
+/* Kernels on floats: products with panels of f32 and bf16, norms, activations, softmax and sampling.
  *
  * Included after the vector's operations. */
 #include "base_template.h"
@@ -30,7 +30,7 @@ static void NAME(layer_norm)(int n, const float* x, const float* weight, const f
     sum = v_set1(0.0f);
     FOR_EACH_16(n, i, m) {
         vec v = v_sub(LOAD(x, i, m), v_set1(mean));
-        if (m < SD_LANES) { /* the padding is not part of the row */
+        if (m < SD_LANES) { /* clear the padding, which is not part of the row */
             float some[SD_LANES];
             v_store(some, v);
             v = load_some(some, m);
@@ -56,7 +56,7 @@ static void NAME(rotate)(int n_half, float* x, const float* cosine, const float*
 }
 
 static void NAME(add)(int n_rows, int n, float* x, ptrdiff_t ldx, const float* y, ptrdiff_t ldy) {
-    if (n == SD_PANEL) { /* the columns of a panel, most of all */
+    if (n == SD_PANEL) { /* fast path: columns of a panel */
         for (int m = 0; m < n_rows; m++, x += ldx, y += ldy) {
             vec low = v_add(v_load(x), v_load(y)), high = v_add(v_load(x + SD_LANES), v_load(y + SD_LANES));
             v_store(x, low);
@@ -92,11 +92,11 @@ INLINE vec v_exp_between(vec x) {
     p = v_fma(p, v_mul(r, r), v_add(r, v_set1(1.0f)));
     return v_times_pow2(p, n);
 }
-/* exp(x), 0 where the result would be below the smallest normal number; of numbers that are 0 or below. */
+/* exp(x) for x ≤ 0; 0 where the result would be subnormal. */
 INLINE vec v_exp_below(vec x) {
     return v_keep_from(x, LOWEST_EXP, v_exp_between(v_max(x, v_set1(LOWEST_EXP))));
 }
-/* The same of any number. */
+/* exp(x) for any x, clamped to 88. */
 INLINE vec v_exp(vec x) {
     vec c = v_min(v_max(x, v_set1(LOWEST_EXP)), v_set1(88.0f));
     return v_keep_from(x, LOWEST_EXP, v_exp_between(c));
@@ -158,8 +158,8 @@ static void NAME(clamp)(int n, float* x, float limit) {
     FOR_EACH_16(n, i, m) STORE(x, i, m, v_clamp(LOAD(x, i, m), limit));
 }
 
-/* tanh(x) after Cephes' tanhf: an odd polynomial of degree 11 below 0.625, else 1 − 2 / (exp(2|x|) + 1) with
- * the sign of x. Each branch is computed for all lanes, and the other one is made 0, exactly. */
+/* tanh(x) after Cephes' tanhf: an odd polynomial of degree 11 for |x| < 0.625, else 1 − 2 / (exp(2|x|) + 1)
+ * with the sign of x. Both branches are computed for all lanes, and the unused one is set to exactly 0. */
 INLINE vec v_tanh(vec x) {
     const float joint = 0.625f;
     vec magnitude = v_abs(x), z = v_mul(x, x);
@@ -249,8 +249,8 @@ static float NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n
     return largest;
 }
 
-static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes) {
-    for (int c = 0; c < n_chunks; c++)
+static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, ptrdiff_t chunk, float* lanes) {
+    for (int c = 0; c < n_chunks; c++, x += chunk - n_rows * SD_PANEL)
         for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
             vec here = v_max(v_load(x), v_load(x + SD_LANES));
             float* at = lanes + m * SD_LANES;
@@ -258,10 +258,10 @@ static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, float
         }
 }
 
-static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest,
-                               float factor, const int* n_sum, float* lanes) {
+static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, ptrdiff_t chunk,
+                               const float* largest, float factor, const int* n_sum, float* lanes) {
     vec scale = v_set1(factor);
-    for (int c = 0; c < n_chunks; c++, first += SD_PANEL)
+    for (int c = 0; c < n_chunks; c++, first += SD_PANEL, x += chunk - n_rows * SD_PANEL)
         for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
             vec shift = v_set1(largest[m]);
             vec a = v_exp_below(v_mul(v_sub(v_load(x), shift), scale));

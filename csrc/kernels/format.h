@@ -1,4 +1,4 @@
-/* Number formats of packed weights, and where a panel keeps what.
+/* Number formats of packed weights, and the layout of a panel in each.
  *
  * A panel holds SD_PANEL outputs of a matrix, interleaved along the inputs k, so that one stream of
  * memory feeds all lanes. Inputs past n_in are padded with weights of value 0.
@@ -20,7 +20,7 @@
 
 #include "half.h"
 
-/* Numbers one by one, and rows of blocks as GGUF files have them (model/weights/blocks.h). */
+/* Number types of files: single numbers, and the blocks of GGUF files (model/weights/blocks.h). */
 typedef enum sd_number {
     SD_F32,
     SD_F16,
@@ -41,8 +41,8 @@ typedef enum sd_number {
     SD_N_NUMBERS
 } sd_number;
 
-/* f(number, format, n_blocks) for each kind of blocks: the format of panels that has their values, and how
- * many times SD_BLOCK numbers a block has. */
+/* f(number, format, n_blocks) for each type of block: the panel format that stores its values exactly,
+ * and its length in units of SD_BLOCK numbers. */
 #define SD_BLOCK_NUMBERS(f)                                                                           \
     f(SD_Q8_0, SD_FORMAT_INT8, 1) f(SD_Q4_0, SD_FORMAT_INT4, 1) f(SD_Q4_1, SD_FORMAT_Q4_1, 1)         \
         f(SD_Q5_0, SD_FORMAT_Q5_0, 1) f(SD_Q5_1, SD_FORMAT_Q5_1, 1) f(SD_Q2_K, SD_FORMAT_Q2_K, 8)     \
@@ -50,12 +50,12 @@ typedef enum sd_number {
                 f(SD_Q6_K, SD_FORMAT_Q6_K, 8) f(SD_IQ4_NL, SD_FORMAT_IQ4_NL, 1)                       \
                     f(SD_IQ4_XS, SD_FORMAT_IQ4_XS, 8) f(SD_MXFP4, SD_FORMAT_MXFP4, 1)
 
-/* What is changed when numbers come to lie elsewhere in a panel: files of packed weights are then refused. */
+/* Version of the panels' layout; raise it when the layout changes, so that older packed files are refused. */
 #define SD_PANEL_LAYOUT 1u
 
 /* Outputs of a panel. */
 #define SD_PANEL 32
-/* Inputs that share a scale; rows of activations are laid out in chunks of as many. */
+/* Inputs that share a scale, and inputs in a chunk of prepared rows. */
 #define SD_BLOCK 32
 
 /* f(name, format) for each format of GGUF files (below), in their order. */
@@ -70,12 +70,12 @@ typedef enum sd_format {
     SD_FORMAT_BF16,
     SD_FORMAT_INT8,
     SD_FORMAT_INT4,
-    SD_N_OWN_FORMATS, /* those that a model can be made in from other numbers */
+    SD_N_OWN_FORMATS, /* formats to which other numbers can be converted */
     SD_LAST_OWN_FORMAT = SD_N_OWN_FORMATS - 1,
     SD_CODED_FORMATS(SD_FORMAT_ENTRY) SD_N_FORMATS
 } sd_format;
 
-/* How many coded formats there are. */
+/* Number of coded formats. */
 #define SD_N_CODED_FORMATS (SD_N_FORMATS - SD_N_OWN_FORMATS)
 
 /* "f32", "bf16", "int8", "int4", "q4_1", "q5_0" … */
@@ -86,19 +86,19 @@ extern const char* const sd_format_names[SD_N_FORMATS];
 
 static inline size_t sd_blocks(size_t n) { return (n + SD_BLOCK - 1) / SD_BLOCK; }
 
-/* What a coded format is made of; all 0 in other formats. */
+/* Components of a coded format; all 0 for other formats. */
 typedef struct sd_coded {
-    int low_bits, high_bits; /* of a code: those in the first plane, 4 or 2; in the second, 2, 1 or 0 */
-    int n_shared;    /* numbers in f16 of each output that the header of eight blocks has, at most 2 */
-    int n_scales;    /* numbers of each output after the planes of a block */
-    int scale_bytes; /* of each of these: 2, f16, or 1 */
-    int n_halves;    /* sub-blocks of a block: 1 or 2 */
-    int offset;      /* of unpacked codes: 0, 32 or 128 */
-    int has_minimum; /* else it is 0 */
+    int low_bits, high_bits; /* bits of a code in the first plane, 4 or 2; in the second, 2, 1 or 0 */
+    int n_shared;            /* f16 numbers per output in the header of eight blocks, at most 2 */
+    int n_scales;            /* numbers per output after the planes of a block */
+    int scale_bytes;         /* bytes of each: 2 (f16) or 1 */
+    int n_halves;            /* sub-blocks of a block: 1 or 2 */
+    int offset;              /* of unpacked codes: 0, 32 or 128 */
+    int has_minimum;         /* otherwise the minimum is 0 */
     int signed_scales;
 } sd_coded;
 
-/* Constant where the format is. */
+/* Return a format's components, a constant where the format is one. */
 static inline sd_coded sd_coded_of(sd_format format) {
     static const sd_coded formats[SD_N_FORMATS] = {
         /* in the order of the struct */
@@ -143,8 +143,8 @@ static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
            (n_in + 255) / 256 * sd_coded_header_bytes(format);
 }
 
-/* What a row of activations is made when it is prepared for products: floats, rounded floats, or codes with a
- * scale for each block, without or with sums of the halves of blocks (sd_row_block). */
+/* Types of prepared rows of activations: floats, rounded floats, or codes with a scale for each block,
+ * without or with the sums of each half of a block (sd_row_block). */
 typedef enum sd_row_type {
     SD_ROWS_F32,
     SD_ROWS_BF16,
@@ -153,7 +153,7 @@ typedef enum sd_row_type {
     SD_N_ROW_TYPES
 } sd_row_type;
 
-/* The kind of rows that panels of a format are multiplied with. */
+/* The row type that panels of a format are multiplied with. */
 static inline sd_row_type sd_rows_of(sd_format format) {
     switch (format) {
     case SD_FORMAT_F32: return SD_ROWS_F32;
@@ -162,32 +162,33 @@ static inline sd_row_type sd_rows_of(sd_format format) {
     }
 }
 
-/* Whether panels of a format may be multiplied with rows of this kind: codes may have sums that go unused. */
+/* Whether panels of a format can be multiplied with rows of this type; codes may have sums that are
+ * unused. */
 static inline int sd_rows_suit(sd_row_type rows, sd_format format) {
     sd_row_type own = sd_rows_of(format);
     return rows == own || (rows == SD_ROWS_HALVES && own == SD_ROWS_CODES);
 }
 
-/* Bytes that one row of activations takes when prepared for a product: at most. */
+/* Upper bound of the bytes of one prepared row of activations. */
 static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * SD_BLOCK * 4; }
 
-/* Number formats that GGUF files have, in packed panels: codes with scales, and in some formats minima.
+/* Panels in the number formats of GGUF files: codes with scales and, in some formats, minima.
  *
- * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs each, with a scale and a minimum each:
- * the value of a code is (code − offset) · scale + minimum. Scale and minimum are exact in f32, and so is the
- * product; sd_coded_of (format.h) says what is so in each format. Eight blocks may follow a header,
- * with the numbers that they share:
+ * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs, each with its own scale and minimum:
+ * the value of a code is (code − offset) · scale + minimum. Scale, minimum and product are exact in f32;
+ * sd_coded_of returns the components of each format. In some formats, eight blocks share a header:
  *
  *   header   [32] d in f16; in formats with minima [32] dmin in f16
  *   block    planes of codes, then the bytes of scales and minima of the 32 outputs
  *
- * Line l of the codes of a block is [32][4]: of 32 outputs the inputs 4l … 4l + 3. Planes have bits of codes:
+ * Line l of the codes of a block is [32][4]: inputs 4l … 4l + 3 of 32 outputs. A plane holds some bits of
+ * each code:
  *
  *   nibbles  [4][32][4]: lines 2s in the low halves, lines 2s + 1 in the high halves of the bytes
  *   pairs    [2][32][4]: line 4t + u in bits 2u and 2u + 1 of byte t
  *   bits     [32][4]: line l in bit l
  *
- *   format  header  planes from the lowest bits on   scales and minima
+ *   format  header  planes, lowest bits first        scales and minima
  *   q4_1            nibbles                          scale, minimum in f16
  *   q5_0            nibbles, bits                    scale in f16
  *   q5_1            nibbles, bits                    scale, minimum in f16
@@ -202,16 +203,16 @@ static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * S
 #define SD_NIBBLES (SD_BLOCK * SD_PANEL / 2)
 #define SD_BITS (SD_BLOCK * SD_PANEL / 8)
 
-/* Blocks that are unpacked together: those of a header. */
+/* Blocks that are unpacked together: those that share a header. */
 #define SD_PART_BLOCKS 8
 
-/* Blocks of a panel with codes of a byte each, in the order of int8: what products read. */
+/* Unpacked blocks of a panel, as products read them: codes of one byte each, in the order of int8. */
 typedef struct sd_unpacked {
     uint8_t codes[SD_PART_BLOCKS][SD_BLOCK / 4][SD_PANEL][4]; /* (value − minimum) / scale + offset */
     float scale[SD_PART_BLOCKS][2][SD_PANEL], minimum[SD_PART_BLOCKS][2][SD_PANEL]; /* of the sub-blocks */
 } sd_unpacked;
 
-/* The values [16] of the codes of tables. */
+/* The values [16] of the codes in formats with a table. */
 static inline const int8_t* sd_values_iq4(void) {
     static const int8_t values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     return values;
@@ -226,32 +227,32 @@ static inline float sd_scale_of_mxfp4(uint8_t exponent) {
     return sd_float_from_bits(exponent < 2 ? 0x200000u << exponent : (uint32_t)(exponent - 1) << 23);
 }
 
-/* Starting values of the sums of a block of a quantized row, stored after its codes: for every format that
- * has codes.
+/* Start values of the sums of a block of a quantized row, stored after the row's codes, for every format with
+ * codes.
  *
- * The block's scale is a power of two, 2^e, so that neither a conversion nor a product is needed to apply it:
- * a sum of integers that starts from the bits of 1.5 · 2^(23 + e) is, read as a float, 2^e · (1.5 · 2²³ +
- * sum), exactly. Codes of weights are stored above their values by an offset of the format; what a sum starts
- * from is less by OFFSET · Σ codes of the row, so that the sum counts values alone. */
+ * The block's scale is a power of two, 2^e, so applying it needs neither a conversion nor a product: a
+ * sum of integers that starts from the bits of 1.5 · 2^(23 + e) is, read as a float, exactly 2^e · (1.5 ·
+ * 2²³ + sum). Codes of weights are stored with an offset that depends on the format. Each start is lower
+ * by OFFSET · Σ codes of the row, which removes the offset from the sum. */
 typedef struct sd_row_block {
-    int32_t start8; /* those bits, less OFFSET8 · Σ codes: 128 or 0, as the table of kernels has it */
-    int32_t start4; /* the same for the offset 8 */
-    float base;     /* 1.5 · 2^(23 + e): what is to be taken off; its bits are the start for the offset 0 */
+    int32_t start8; /* those bits − OFFSET8 · Σ codes; OFFSET8 is 128 or 0, by table of kernels */
+    int32_t start4; /* the same for offset 8 */
+    float base;     /* 1.5 · 2^(23 + e), to be subtracted; its bits are the start for offset 0 */
     float sum;      /* 2^e · Σ codes */
 } sd_row_block;
 
-/* The same of the halves of a block, 16 inputs each: in rows of the kind SD_ROWS_HALVES. */
+/* The same for the two halves of a block, 16 inputs each, in rows of type SD_ROWS_HALVES. */
 typedef struct sd_row_halves {
-    int32_t start[2]; /* the bits of 1.5 · 2^(23 + e), less 32 · Σ codes */
+    int32_t start[2]; /* the bits of 1.5 · 2^(23 + e) − 32 · Σ codes */
     float sum[2];     /* 2^e · Σ codes */
 } sd_row_halves;
 
-/* The blocks [⌈n_in / 32⌉, n_rows] of prepared rows: they follow the codes of all rows. */
+/* The blocks [⌈n_in / 32⌉, n_rows] of prepared rows, stored after the codes of all rows. */
 static inline sd_row_block* sd_row_blocks(void* prepared, int n_rows, int n_in) {
     return (sd_row_block*)(void*)((char*)prepared + sd_blocks((size_t)n_in) * (size_t)n_rows * SD_BLOCK);
 }
 
-/* Their halves, as many, after them. */
+/* The halves [⌈n_in / 32⌉, n_rows], stored after the blocks. */
 static inline sd_row_halves* sd_row_halves_of(void* prepared, int n_rows, int n_in) {
     return (sd_row_halves*)(void*)(sd_row_blocks(prepared, n_rows, n_in) +
                                    sd_blocks((size_t)n_in) * (size_t)n_rows);

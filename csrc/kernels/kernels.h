@@ -16,18 +16,19 @@
 /* A threshold that no number of rows reaches; the largest one allowed. */
 #define SD_NEVER (1 << 20)
 
-/* In formats whose panels are unpacked part by part (coded_template.h) block_rows alone has a meaning. */
+/* Row counts at which a product changes its method, for each format. Formats whose panels are unpacked
+ * part by part (coded_template.h) use block_rows only. */
 typedef struct sd_thresholds {
-    int fetch_from[SD_N_FORMATS];      /* from as many rows on panels in memory are prefetched */
-    int fetch_from_near[SD_N_FORMATS]; /* the same of panels that are likely in a cache */
-    int block_rows[SD_N_FORMATS];      /* rows that are multiplied at once; as many as a table has at most */
-    int tiles_from[SD_N_FORMATS];      /* from as many rows on a table with tiles takes them */
-    /* bf16: from as many rows on a table with an instruction for pairs multiplies floats instead, which some
-     * processors do at twice the rate; in other formats of no meaning */
+    int fetch_from[SD_N_FORMATS];      /* least rows at which panels in memory are prefetched */
+    int fetch_from_near[SD_N_FORMATS]; /* the same for panels that are likely in a cache */
+    int block_rows[SD_N_FORMATS];      /* rows multiplied at once, at most the table's MAX_ROWS */
+    int tiles_from[SD_N_FORMATS];      /* least rows at which a table with tiles uses them */
+    /* bf16: least rows at which a table with an instruction for pairs multiplies floats instead, which some
+     * processors do at twice the rate; other formats ignore it */
     int floats_from[SD_N_FORMATS];
 } sd_thresholds;
 
-/* The thresholds by name. */
+/* A threshold and its name. */
 typedef struct sd_threshold_field {
     const char* name;
     size_t offset; /* of its int [SD_N_FORMATS] in sd_thresholds */
@@ -41,11 +42,11 @@ int* sd_threshold_values(sd_thresholds* thresholds, const sd_threshold_field* fi
 /* The thresholds in use: those of the chosen table (kernels.h) until others are set. Static. */
 extern sd_thresholds sd_thresholds_used;
 
-/* Use others, which are copied: all are 1 to SD_NEVER, or nothing changes and the name of a wrong one is in
- * the message. No other thread may compute meanwhile. */
+/* Copy `thresholds` and use them. Fails, and changes nothing, if a value is not 1 to SD_NEVER; the message
+ * names it. No other thread may compute meanwhile. */
 sd_status sd_thresholds_set(const sd_thresholds* thresholds);
 
-/* Which sources and compiler made the kernels: 16 digits. Thresholds of other kernels are of no use. */
+/* A digest of the kernels' sources and compiler, 16 digits. Measured thresholds are valid for one digest. */
 const char* sd_kernels_digest(void);
 
 /* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
@@ -55,7 +56,7 @@ const char* sd_kernels_digest(void);
 #define SD_CHECKSUM_LANES 8
 
 /* A part of a matrix of rows: rows [row, row + n_rows) of n_all, inputs [input, input + n_inputs).
- * `input` is a multiple of SD_BLOCK, n_inputs too, unless the part reaches the last input. */
+ * `input` and n_inputs are multiples of SD_BLOCK, except that the last part may be shorter. */
 typedef struct sd_part {
     int n_all, row, n_rows, input, n_inputs;
 } sd_part;
@@ -71,62 +72,61 @@ typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to
 
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */
-    sd_thresholds thresholds; /* those that are used where none were measured */
+    sd_thresholds thresholds; /* defaults, used until others are measured */
 
-    /* Products with packed panels: first rows are prepared, as the kind that the panels' number formats want,
-     * then multiplied with any number of panels. What a prepared row looks like is private to the table;
+    /* Products with packed panels. Rows are first prepared, as the row type of the panels' format, then
+     * multiplied with any number of panels. The layout of prepared rows is private to the table;
      * n_rows rows of n_in inputs take n_rows · sd_prepared_bytes(n_in), aligned to SD_ALIGNMENT.
      *
-     * prepare: a part of them; x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`: all
+     * prepare: prepares one part. x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`: all
      * prepared rows, borrowed. */
     sd_prepare_kernel prepare[SD_N_ROW_TYPES];
     /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
      * int8, int4: blocks of 32, quantized rows (docs/NUMERICS.md).
      * x: n_rows prepared rows; panel: as in format.h; y [n_rows, SD_PANEL] rows `ldy` apart, f32;
-     * all borrowed; y does not overlap the others. `near`: the panels are likely in a cache; it
-     * changes only when memory is asked for. */
+     * all borrowed; y does not overlap the others. `near`: the panels are likely in a cache; this
+     * changes only when memory is prefetched. */
     sd_panel_kernel panel[SD_N_FORMATS];
 
-    /* The same in the order of tiles (docs/NUMERICS.md): per 32 inputs the even ones and the odd ones are a
-     * chain each. Rows are rounded to bf16 and so are weights: those of int8 and int4 are code · scale. There
-     * is none for f32: NULL. `panels`: n_panels, one after the other; y [n_rows, n_panels ·
-     * SD_PANEL]. */
+    /* The same products in the order of tiles (docs/NUMERICS.md): per 32 inputs, one chain over the even
+     * and one over the odd inputs. Rows and weights are rounded to bf16; a weight of int8 or int4 is code
+     * · scale. NULL for f32. `panels`: n_panels, contiguous; y [n_rows, n_panels · SD_PANEL]. */
     sd_prepare_kernel prepare_tiles;
     sd_tiles_kernel tiles[SD_N_FORMATS];
-    /* The same for n_panels panels of bf16, the products with panel p at y + p · step, rows ldy apart. `add`:
-     * the sums go on from y. */
+    /* The same for n_panels panels of bf16. Products with panel p are at y + p · step, rows ldy apart. With
+     * `add`, sums continue from y. */
     void (*add_tiles)(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
                       float* y, ptrdiff_t ldy, ptrdiff_t step);
-    /* Rows 2i and 2i + 1 of x [2 n_pairs, SD_PANEL] bf16 as pairs of a panel: y [n_pairs, SD_PANEL, 2]; both
-     * borrowed. */
+    /* Interleave rows 2i and 2i + 1 of x [2 n_pairs, SD_PANEL] bf16 as the pairs of a panel, y [n_pairs,
+     * SD_PANEL, 2]; both borrowed. */
     void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
 
-    /* Blocks of a panel in a coded format, n_blocks of up to 8, unpacked; NULL for other formats.
-     * `part`: the header, if the format has one, and the blocks after it; the first of them is block 0, 8,
+    /* Unpack n_blocks, up to 8, of a panel in a coded format; NULL for other formats.
+     * `part`: the header, if the format has one, then the blocks; the first of them is block 0, 8,
      * 16 … of the panel. All borrowed. */
     sd_unpack_kernel unpack[SD_N_FORMATS];
 
-    /* Blocks of numbers in words of 4 bytes, the bytes after the last with any value; NULL for numbers that
-     * come one by one.
+    /* Blocks of GGUF files, in words of 4 bytes; the last word is padded with any bytes. NULL for numbers
+     * that are stored one by one.
      *
-     * put_blocks: of 32 rows, turned, word w of row j being words[SD_PANEL · w + j], to the part of a panel,
-     * in the format of such blocks, that begins with them. Not 0: some number may not be finite. All are
-     * borrowed. */
+     * put_blocks: pack one block of each of 32 rows into the part of a panel that begins with them, in
+     * the panel format of these blocks. The blocks are transposed: word w of row j is words[SD_PANEL · w
+     * + j]. Returns not 0 if some number may not be finite. All borrowed. */
     int (*put_blocks[SD_N_NUMBERS])(const uint32_t* words, uint8_t* part);
-    /* Numbers 32 · i … 32 · i + 31 of one block, to out [32], borrowed. */
+    /* Write numbers 32 · i … 32 · i + 31 of one block to out [32], borrowed. */
     void (*read_block[SD_N_NUMBERS])(const uint32_t* words, int i, float* out);
 
-    /* A block of a panel of int8 or int4 (format.h) from numbers: inputs k of the 32 outputs at columns[k]
-     * [SD_BLOCK, SD_PANEL], borrowed, to `block`, borrowed (docs/NUMERICS.md). Returns the first output whose
-     * scale is too large for f16, or −1. */
+    /* Quantize one block of a panel to int8 or int4 (format.h, docs/NUMERICS.md). columns [SD_BLOCK,
+     * SD_PANEL]: input k of the 32 outputs is columns[k]; columns and block are borrowed. Returns the
+     * first output whose scale is too large for f16, or −1. */
     int (*quantize_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
     int (*quantize_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
 
-    /* Of x ≈ scale · code − low, low at least 0 and codes 0 … most, that of the least Σ w · error² of some
-     * trials; x, w [SD_BLOCK], finite, w at least 0, borrowed. Scale 0: all codes are 0. */
+    /* Fit x ≈ scale · code − low, with low ≥ 0 and codes 0 … most: of several trials, the one with the least
+     * Σ w · error². x, w [SD_BLOCK], finite, w ≥ 0, borrowed. With scale 0 all codes are 0. */
     void (*affine_code)(const float* x, const float* w, float most, float* scale, float* low);
-    /* The same of x ≈ scale · code, codes −32 … 31, of either sign; x, w [SD_BLOCK / 2]. */
+    /* Fit x ≈ scale · code, with codes −32 … 31 and a scale of either sign; x, w [SD_BLOCK / 2]. */
     float (*centered_code)(const float* x, const float* w);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
@@ -157,7 +157,7 @@ typedef struct sd_kernels {
     void (*gelu_tanh)(int n, const float* x, float* y);
     /* y = 1 / (1 + exp(−x)), x, y [n] f32, may be the same. */
     void (*sigmoid)(int n, const float* x, float* y);
-    /* y = max(x, 0), or its square. */
+    /* y = max(x, 0); y = max(x, 0)². */
     void (*relu)(int n, const float* x, float* y);
     void (*relu2)(int n, const float* x, float* y);
     /* gate = g · sigmoid(1.702 g) · (u + 1) with g = min(gate, limit) and u = up clamped to ± limit; gate, up
@@ -168,41 +168,43 @@ typedef struct sd_kernels {
     void (*clamp)(int n, float* x, float limit);
     /* x *= y, both [n] f32. */
     void (*multiply)(int n, float* x, const float* y);
-    /* A step of a gated recurrent unit: state = fma(z, state − c, c) with r = sigmoid(x[i] + h[i]),
+    /* One step of a gated recurrent unit: state = fma(z, state − c, c) with r = sigmoid(x[i] + h[i]),
      * z = sigmoid(x[n + i] + h[n + i]) and c = tanh(fma(r, h[2n + i], x[2n + i])). x, h [3 · n], state [n]
      * f32, in place; the others do not overlap it. */
     void (*gated_step)(int n, const float* x, const float* h, float* state);
 
     /* Largest of x [n] f32, n ≥ 1. */
     float (*max)(int n, const float* x);
-    /* A row of scores [n], in pieces of 32 that lie `chunk` floats apart, becomes
-     * exp((x − largest) · factor), in place; lanes[i % SD_LANES] = Σ of the first n_sum of them, i
-     * ascending. Returns the largest. Whoever masks a score sets it to −infinity before. */
+    /* Replace a row of scores [n], in pieces of 32 that are `chunk` floats apart, by
+     * exp((x − largest) · factor); lanes[i % SD_LANES] = Σ of the first n_sum of them, i
+     * ascending. Returns the largest. The caller sets masked scores to −infinity first. */
     float (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
 
-    /* Rows of scores as panels of keys give them: x [n_chunks][n_rows][SD_PANEL], borrowed; lanes [n_rows,
-     * SD_LANES], borrowed. Element i of a row belongs to lane i % SD_LANES.
+    /* Rows of scores, as products with panels of keys return them: x [n_chunks][n_rows][SD_PANEL], chunks
+     * `chunk` floats apart, borrowed; lanes [n_rows, SD_LANES], borrowed. Element i of a row belongs to lane
+     * i % SD_LANES.
      *
-     * lanes = the largest score of each lane, or what was there, if it is larger. */
-    void (*largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes);
-    /* Elements first, first + 1, … of each row become exp((x − largest[m]) · factor), in place, with a factor
-     * above 0; those before n_sum[m] are added to their lanes, ascending. largest, n_sum [n_rows], borrowed;
+     * lanes = max(lanes, the largest score of each lane). */
+    void (*largest_scores)(int n_rows, int n_chunks, const float* x, ptrdiff_t chunk, float* lanes);
+    /* Replace elements first, first + 1, … of each row by exp((x − largest[m]) · factor), with factor >
+     * 0, and add those before n_sum[m] to their lanes, ascending. largest, n_sum [n_rows], borrowed;
      * `first` is a multiple of SD_PANEL. */
-    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest, float factor,
-                         const int* n_sum, float* lanes);
+    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, ptrdiff_t chunk, const float* largest,
+                         float factor, const int* n_sum, float* lanes);
 
-    /* The same in the order of tiles (docs/NUMERICS.md), where scores are taken in spans, and powers are
-     * coarse: exp(x) = 2^(x · log2 e), 0 below 2^-125. Rows lie as above; largest, rescale [n_rows],
+    /* The same in the order of tiles (docs/NUMERICS.md), which processes scores in spans with coarse
+     * powers: exp(x) = 2^(x · log2 e), 0 below 2^-125. Rows are laid out as above; largest, rescale [n_rows],
      * borrowed.
      *
-     * largest[m] becomes the largest score of row m, or stays if it is larger; rescale[m] = exp((largest[m]
-     * before − after) · factor), 0 where both are -infinity. */
+     * largest[m] = max(largest[m], the scores of row m); rescale[m] = exp((largest[m] before − after) ·
+     * factor), 0 where both are -infinity. */
     void (*raise_tiles)(int n_rows, int n_chunks, const float* x, float factor, float* largest,
                         float* rescale);
-    /* x = x · factor, x [n] f32, in place; what is below 2^-126 then becomes 0. */
+    /* x = x · factor, x [n] f32, in place; results below 2^-126 become 0. */
     void (*fade)(int n, float* x, float factor);
-    /* Rows of scores become rows of 32 · n_chunks weights exp((x − largest[m]) · factor), prepared as
-     * prepare_tiles does, at `out`, borrowed. Each weight is added to its lane before it is rounded. */
+    /* Turn rows of scores into rows of 32 · n_chunks weights exp((x − largest[m]) · factor), prepared
+     * like the rows of prepare_tiles, at `out`, borrowed. Each weight is added to its lane before it is
+     * rounded. */
     void (*weigh_tiles)(int n_rows, int n_chunks, const float* x, const float* largest, float factor,
                         float* lanes, void* out);
 
@@ -212,7 +214,7 @@ typedef struct sd_kernels {
 
     /* Index of the largest of x f32, the lowest on ties. */
     int32_t (*argmax)(int n, const float* x);
-    /* weights = exp((x − shift) · factor) as of `exp`, widened; returns their sum. x f32. */
+    /* weights = exp((x − shift) · factor), computed in f32 and widened; returns their sum. x f32. */
     double (*weigh)(int n, const float* x, float shift, float factor, double* weights);
     /* Σ weights. */
     double (*mass)(int n, const double* weights);
@@ -221,23 +223,23 @@ typedef struct sd_kernels {
     /* left = max(0, a · a_factor − b · b_factor), which may be a or b; returns its sum. */
     double (*residual)(int n, const double* a, double a_factor, const double* b, double b_factor,
                        double* left);
-    /* Copy the weights in [low, high) to `inside` [n], in order; returns how many they are. `inside`
-     * may be `weights`. sums[0] and sums[1]: the sums of those ≥ high and ≥ low, each weight rounded
-     * to a multiple of the distance of doubles at `grid`, or counted as 1 if grid is 0. The caller
+    /* Copy the weights in [low, high) to `inside` [n], in order; returns their count. `inside`
+     * may be `weights`. sums[0] and sums[1]: the sums of the weights ≥ high and ≥ low, each rounded
+     * to a multiple of the spacing of doubles at `grid`, or counted as 1 if grid is 0. The caller
      * chooses a grid at which these sums are exact. */
     int (*split)(int n, const double* weights, double low, double high, double grid, double* inside,
                  double sums[2]);
-    /* Weights below `low` become 0, in place; returns the sum of the others. */
+    /* Set weights below `low` to 0, in place; returns the sum of the others. */
     double (*cut)(int n, double* weights, double low);
-    /* Uniforms of [0, 1): element t of noise [n] from words 2 (t % 2) and 2 (t % 2) + 1 of the block of
-     * Philox4x32-10 (rng.h) whose second counter is counter[1] + t / 2. */
+    /* Uniform numbers in [0, 1): element t of noise [n] uses words 2 (t % 2) and 2 (t % 2) + 1 of the
+     * Philox4x32-10 block (rng.h) whose second counter is counter[1] + t / 2. */
     void (*noise)(int n, const uint32_t counter[4], const uint32_t key[2], double* noise);
-    /* The first i with x[i] < y[i] · factor; n if there is none. x, y f64. */
+    /* Return the first i with x[i] < y[i] · factor, or n. x, y f64. */
     int (*find_below)(int n, const double* x, const double* y, double factor);
 
-    /* Sums of a checksum over n_lines lines of SD_CHECKSUM_LANES words, borrowed, of any alignment: for each
-     * word of a lane first = rotated left by 29(first + word), second = second + first (checksum.c). `first`,
-     * `second`: the sums so far, borrowed, in place. */
+    /* Update the sums of a checksum with n_lines lines of SD_CHECKSUM_LANES words, borrowed, of any
+     * alignment: for each word of a lane first = rotate_left(first + word, 29), second = second + first
+     * (checksum.c). `first`, `second`: the sums so far, borrowed, in place. */
     void (*checksum_lines)(size_t n_lines, const char* lines, uint64_t first[SD_CHECKSUM_LANES],
                            uint64_t second[SD_CHECKSUM_LANES]);
 } sd_kernels;
@@ -245,27 +247,27 @@ typedef struct sd_kernels {
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */
 float sdk_tree_sum(const float* lanes);
 
-/* The table of this process: the one named `forced` (NULL or "": the best one), among those that
- * this machine has, and its thresholds. Unknown or missing names fail. Call once, before any other thread
+/* Choose the table of this process, and its thresholds: the one named `forced` (NULL or "": the best one)
+ * among those that this machine can run. Fails for other names. Call once, before any other thread
  * computes. */
 sd_status sd_kernels_choose(const char* forced);
 /* The chosen table. Borrowed, static; NULL before sd_kernels_choose. */
 extern const sd_kernels* sd_kernels_chosen;
 static inline const sd_kernels* sd_kernels_get(void) { return sd_kernels_chosen; }
-/* Tables this machine has, best first: writes up to `n_max`, returns how many there are. */
+/* Write up to `n_max` tables that this machine can run, best first; returns how many there are. */
 int sd_kernels_available(const sd_kernels** tables, int n_max);
 
-/* Stretches have a multiple of so many bytes. */
+/* Bytes of a checksum's piece; stretches are multiples of it. */
 #define SD_CHECKSUM_PIECE ((size_t)1 << 20)
 
-/* Of each stretch of `size` bytes at `data`, borrowed, with n_threads reserved threads, whose number makes no
- * difference: stretches have `stretch` bytes each, the last one may be shorter, and there is at least one.
- * `sums`: a number for each, borrowed. Fails where the caller wants to stop (interrupt.h). */
+/* Compute the checksum of each stretch of `size` bytes at `data`, borrowed. Stretches have `stretch`
+ * bytes, the last one may be shorter, and there is at least one. `sums`: one number per stretch,
+ * borrowed. n_threads, which are reserved, does not change them. Fails when interrupted (interrupt.h). */
 sd_status sd_checksums(const void* data, size_t size, size_t stretch, int n_threads, uint64_t* sums);
 
-/* Room for the name. */
+/* Bytes of a processor's name, with its final zero. */
 #define SD_PROCESSOR_NAME 128
 
-/* Maker, family, model and stepping, and what the processor calls itself: all processors of one kind have
- * one name. Of other processors than those of x86 the architecture alone. */
+/* Write the processor's vendor, family, model, stepping and brand string, equal for all processors of one
+ * model; on processors other than x86 only the architecture. */
 void sd_processor_name(char name[SD_PROCESSOR_NAME]);

@@ -1,7 +1,7 @@
-/* AMX: AVX-512 with tiles, which multiply the codes of many rows.
+/* AMX kernels: AVX-512 with tiles, which multiply the codes of many rows.
  *
- * The sums of a block of 32 inputs are whole numbers, so a tile may add them in any order; scaling and adding
- * them stays the work of AVX-512. Only products differ from the table "avx512"; prepared rows do not. */
+ * The sums of a block of 32 inputs are integers, so a tile may add them in any order. AVX-512 scales them
+ * and adds them up. Only the products differ from the table "avx512"; prepared rows do not. */
 #include "kernels.h"
 
 #if defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
@@ -16,16 +16,16 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #define FOR_ROWS UNROLL for (int m = 0; m < n_rows; m++)
 
-/* Rows of a block: 24 sums, two scales and what a row begins with fit the registers. */
+/* Rows of a block: 24 sums, two scales and a row's start values fit the registers. */
 #define MAX_ROWS_TILE 12
-/* Blocks of inputs of a part of a panel, whose codes take a third of a first-level cache. */
+/* Blocks of inputs in a part of a panel; their codes take a third of a first-level cache. */
 #define PART 16
-/* Sums of a block of inputs are stored while the next block is multiplied, and scaled while the one after it
- * is. */
+/* Sums of a block of inputs are stored while the next block is multiplied, and scaled during the one after
+ * that. */
 #define LEAD 2
-/* int4, q4_k, q5_k: codes are unpacked so many blocks before they are multiplied. */
+/* int4, q4_k, q5_k: blocks between unpacking codes and multiplying them. */
 #define UNPACK_AHEAD 2
-#define HALF_BYTES (4 * SD_LANES) /* of a line of codes: those of 16 outputs */
+#define HALF_BYTES (4 * SD_LANES) /* the codes of 16 outputs in a line */
 
 /* The tile registers: sums of both halves of a panel, for even and odd blocks of inputs; codes of rows;
  * weights of both halves. Macros, as GCC 12 writes their names into assembly. */
@@ -46,22 +46,22 @@ static void shape_for(int n_rows) {
     sdk_shape_tiles(shapes, N_TILES);
 }
 
-/* Some blocks of inputs of a panel. */
+/* A part of a panel: some blocks of inputs. */
 typedef struct part {
     int n_blocks;
     const uint8_t* packed; /* [n_blocks] of a panel */
     uint8_t* unpacked;     /* [n_blocks] codes as an int8 panel has them, left by the first block of rows; for
                         * formats other than int8 */
-    const uint8_t* next;   /* what memory is asked for, `n_lines` cache lines with each block of inputs */
+    const uint8_t* next;   /* memory to prefetch, `n_lines` cache lines per block of inputs */
     int n_lines;
 } part;
 
-/* Bytes of a block of a panel, on average over blocks that share a header. Unpacked codes lie as far apart as
- * blocks of int8. */
+/* Bytes of a block of a panel, averaged over blocks that share a header. Unpacked blocks have the stride of
+ * int8 blocks. */
 #define PACKED_BYTES(format) ((int)(sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK) / SD_PART_BLOCKS))
 #define CODES_BYTES SD_INT8_BLOCK_BYTES
 
-/* Block b of a part, and the header that it shares, if the format has headers. */
+/* Block b of a part, and its header if the format has headers. */
 INLINE const uint8_t* header_at(const sd_format format, const uint8_t* packed, int b) {
     return packed + (ptrdiff_t)(b / SD_PART_BLOCKS) * SD_PART_BLOCKS * PACKED_BYTES(format);
 }
@@ -71,7 +71,7 @@ INLINE const uint8_t* block_at(const sd_format format, const uint8_t* packed, in
            (size_t)(b % SD_PART_BLOCKS) * sd_coded_block_bytes(format);
 }
 
-/* Sums of the codes of n_rows rows in a block, as integers. */
+/* Integer sums of the codes of n_rows rows in a block. */
 typedef struct tile_sums {
     int32_t of[SD_PANEL / SD_LANES][16][SD_LANES];
 } tile_sums;
@@ -104,15 +104,15 @@ INLINE void store_tiles(const int odd, tile_sums* sums) {
     }
 }
 
-/* 16 of the numbers of a header or a block: in f16, or as bytes. */
+/* Load 16 numbers of a header or a block, f16 or bytes. */
 INLINE __m512 wide_halves(const uint8_t* at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void*)at)); }
 INLINE __m512 times_bytes(__m512 factor, const uint8_t* at) {
     __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void*)at));
     return _mm512_mul_ps(factor, _mm512_cvtepi32_ps(wide));
 }
 
-/* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), and in formats with minima, which are stored as
- * numbers to be taken off, sum = fma(float(Σ x_q) · x_scale, minimum, sum). */
+/* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), and in formats with minima, which are stored
+ * negated, sum = fma(float(Σ x_q) · x_scale, minimum, sum). */
 INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums* sums,
                        const sd_row_block* block, const uint8_t* header, const uint8_t* scales,
                        __m512 (*sum)[2]) {
@@ -139,8 +139,8 @@ INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums
     }
 }
 
-/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: after the
- * nibbles the fifth bits of line l are bit l of each byte. */
+/* Unpack the codes of a block of nibbles to bytes in the order of an int8 panel. In q5_k, bit l of each byte
+ * after the nibbles is the fifth bit of line l. */
 INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t* codes) {
     const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
     UNROLL for (int s = 0; s < 4; s++, codes += 4 * HALF_BYTES) UNROLL for (int h = 0; h < 2; h++) {
@@ -161,14 +161,14 @@ INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t
     }
 }
 
-/* Where a block of a part lies unpacked: a part that only one block of rows meets may have more blocks than
- * there are places. */
+/* Address of an unpacked block of a part. A part that only one block of rows uses may have more blocks than
+ * there are slots. */
 INLINE uint8_t* unpacked_at(const part* p, int b) {
     return p->unpacked + (ptrdiff_t)(b % PART) * CODES_BYTES;
 }
 
-/* y (+)= n_rows rows times a part of a panel, whose codes are left unpacked with `unpack`. x, block: of the
- * first row in the part's first block; n_all rows lie between blocks. */
+/* y (+)= n_rows rows times a part of a panel; `unpack`: store its unpacked codes. x, block: those of the
+ * first row in the part's first block; blocks are n_all rows apart. */
 INLINE void tile_block(const int n_rows, const sd_format format, const int unpack, const int8_t* x,
                        const sd_row_block* block, ptrdiff_t n_all, const part* p, int add, float* y,
                        ptrdiff_t ldy) {
@@ -185,7 +185,7 @@ INLINE void tile_block(const int n_rows, const sd_format format, const int unpac
         for (int b = 0; b < UNPACK_AHEAD && b < n_blocks; b++)
             unpack_nibbles(format, block_at(format, packed, b), unpacked_at(p, b));
     for (int first = 0; first < n_blocks + LEAD; first += 2) UNROLL for (int odd = 0; odd < 2; odd++) {
-            int b = first + odd; /* is multiplied, the one before is stored, that LEAD before is scaled */
+            int b = first + odd; /* multiply b, store b − 1, scale b − LEAD */
             if (b < n_blocks) {
                 multiply_tiles(odd, x, is_int8 ? block_at(format, packed, b) : unpacked_at(p, b));
                 x += n_all * SD_BLOCK;
@@ -230,7 +230,7 @@ static const tile_fn unpacking_q4_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF
 static const tile_fn q5_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, q5_k)};
 static const tile_fn unpacking_q5_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_q5_k)};
 
-/* All rows times one panel, part by part, each for all blocks of rows, which together ask for the next. */
+/* Multiply all rows with one panel, part by part; all blocks of rows together prefetch the next part. */
 INLINE void multiply(const sd_format format, const tile_fn* first_block, const tile_fn* other_blocks,
                      int n_rows, const void* x, const uint8_t* panel, int n_in, int near, float* y,
                      ptrdiff_t ldy) {
@@ -246,7 +246,8 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
     for (int b = 0; b < n_in_blocks; b += n_together, panel += (ptrdiff_t)n_together * bytes) {
         int n_here = n_in_blocks - b < n_together ? n_in_blocks - b : n_together;
         part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
-        /* A block of rows may be smaller, but for the last. Its tiles are not: the next row fills them. */
+        /* Blocks before the last may be one row smaller than the tiles, which then also read the next block's
+         * first row. */
         for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += n_here * 64 * n_lines) {
             end = (int)((int64_t)n_rows * (i + 1) / n_blocks);
             const tile_fn* blocks = i == 0 ? first_block : other_blocks;

@@ -1,5 +1,5 @@
-/* NEON (AArch64): the vector of 16 is four registers. The tests ran under qemu-user (.ci/aarch64), not
- * on such a processor. */
+/* NEON (AArch64): the vector of 16 is four registers. Tested under qemu-user (.ci/aarch64), not on
+ * hardware. */
 #include <math.h>
 
 #include "parts.h"

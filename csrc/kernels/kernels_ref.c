@@ -1,6 +1,6 @@
 /* The scalar reference: the same template over an array of 16 floats, in plain C.
  *
- * fmaf is correctly rounded wherever it comes from, so this is slow and right on any machine. */
+ * fmaf is correctly rounded in every C library, so this is slow but correct on any machine. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -8,11 +8,11 @@
 #include "parts.h"
 #define ISA ref
 #define UNPACK sdk_unpack_ref
-#define MAX_ROWS 2 /* the vectors are arrays: there are no registers to fill */
+#define MAX_ROWS 2 /* vectors are arrays, so registers set no limit */
 #define MAX_ROWS_WIDE 2
 #define MAX_ROWS_DOT 2
 #define UNROLL
-#define INLINE static inline /* inlined everywhere they would take a third of the build */
+#define INLINE static inline /* inlining them everywhere would take a third of the build */
 
 #include "plain_template.h"
 
@@ -30,7 +30,7 @@ static inline vec v_add(vec x, vec y) { EACH(x.f[i] + y.f[i]); }
 static inline vec v_sub(vec x, vec y) { EACH(x.f[i] - y.f[i]); }
 static inline vec v_mul(vec x, vec y) { EACH(x.f[i] * y.f[i]); }
 static inline vec v_div(vec x, vec y) { EACH(x.f[i] / y.f[i]); }
-/* as the x86 instructions: the second operand wins when either is NaN */
+/* like the x86 instructions: returns the second operand if either is NaN */
 static inline vec v_max(vec x, vec y) { EACH(x.f[i] > y.f[i] ? x.f[i] : y.f[i]); }
 static inline vec v_min(vec x, vec y) { EACH(x.f[i] < y.f[i] ? x.f[i] : y.f[i]); }
 static inline vec v_abs(vec x) { EACH(fabsf(x.f[i])); }

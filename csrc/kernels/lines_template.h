@@ -1,28 +1,28 @@
-/* Integer sums of the codes of rows times the lines of codes of a sub-block (format.h): what the products of
- * int8, int4 and the coded formats scale and add up. They are exact, so their order is free.
+/* Integer dot products of rows' codes with the lines of codes of a sub-block (format.h), which the products
+ * of int8, int4 and the coded formats scale and add up. They are exact, so their order is free.
  *
- * Included by products_template.h. An instruction set has either
+ * Included by products_template.h. An instruction set defines either
  *   dot8(sum, w, p), dot4    sum += Σ of the 4 codes of each lane times the 4 int8 at p
- * or, with SHORT_SUMS 1, sums of products in 16 bits, which are kept as long as they fit:
- *   short4, short8           such sums; ivec, i_codes(p): the 4 int8 at p in each lane
+ * or, with SHORT_SUMS 1, sums of products in 16 bits, which are widened before they overflow:
+ *   short4, short8           these sums; ivec, i_codes(p): the 4 int8 at p in each lane
  *   s4_zero(); s4_add(sum, w, x), s8_add   sum += the products of codes w with x
  *   s4_sum(sum), s8_sum      the same in 32 bits; i_add
- *   signed8, c8_signed(p)    for blocks of few rows: codes of a byte as their values
- *   add_signed(sum, w, x)    the sum of 32 bits and their products with x */
+ *   signed8, c8_signed(p)    for blocks of few rows: one-byte codes, without their offset
+ *   add_signed(sum, w, x)    the 32-bit sum plus their products with x */
 
 #define N_UNITS (SD_PANEL / UNIT_LANES)
 #define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
-/* All units at once read memory in order; one after the other skips every other line, which the processor
- * does not prefetch, but takes fewer registers. */
+/* All units at once read memory in order. One unit after another needs fewer registers but skips every other
+ * line, which the processor does not prefetch. */
 #ifndef UNITS_AT_ONCE4
 #define UNITS_AT_ONCE4(n_rows) ((n_rows) <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1)
 #define UNITS_AT_ONCE8(n_rows) UNITS_AT_ONCE4(n_rows)
 #endif
 
-/* The layout of codes: a byte each; halves of bytes; these, and further bits in planes after them. */
+/* Layouts of codes: bytes; nibbles; nibbles followed by planes of one or two more bits. */
 typedef enum line_layout { LINES_BYTES, LINES_NIBBLES, LINES_NIBBLES_BITS, LINES_NIBBLES_PAIRS } line_layout;
 
-/* Codes of line l, of the bytes from `byte` on of the planes at `at`. */
+/* Load the codes of line l from the planes at `at`, starting at `byte` of each line. */
 INLINE codes4 line_codes(const line_layout layout, const uint8_t* at, const int l, const int byte) {
     if (layout == LINES_BYTES) return c4_load(at + LINE_BYTES * l + byte);
     const uint8_t *nibbles = at + LINE_BYTES * (l / 2) + byte, *planes = at + SD_NIBBLES + byte;
@@ -33,14 +33,15 @@ INLINE codes4 line_codes(const line_layout layout, const uint8_t* at, const int 
     return codes;
 }
 
-/* Requests for the lines 2s and 2s + 1 of nibbles: planes after these count evenly. */
+/* Prefetch for lines 2s and 2s + 1 of nibbles; requests for the planes after them are spread over the
+ * first s. */
 INLINE void request_lines(const line_layout layout, const int s, const int u, ahead* fetch) {
     if (layout == LINES_BYTES || UNIT_LANES * 4 * u % 64 != 0) return;
     request(fetch);
     if (s < (layout == LINES_NIBBLES_BITS ? 1 : layout == LINES_NIBBLES_PAIRS ? 2 : 0)) request(fetch);
 }
 
-/* What a row's sum starts from: numbers of sd_row_block that lie 16 bytes apart, the first at `starts`. */
+/* The start value of row m's sum, a member of sd_row_block; `starts` is that of row 0. */
 INLINE int32_t start_of(const void* starts, const int m) {
     int32_t start;
     memcpy(&start, (const char*)starts + sizeof(sd_row_block) * m, sizeof start);
@@ -48,8 +49,8 @@ INLINE int32_t start_of(const void* starts, const int m) {
 }
 
 #if !SHORT_SUMS
-/* dot[m][u] = the start of row m + Σ codes of the rows at x times codes of lines [from, from + n_lines), for
- * units [first, first + at_once). All ints, most_bits of a code too, are constant where this is inlined. */
+/* dot[m][u] = start of row m + Σ row codes at x · codes of lines [from, from + n_lines), for units
+ * [first, first + at_once). All ints, including most_bits (of a code), are constant where this is inlined. */
 INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const int most_bits, const uint8_t* at, const int from, const int n_lines,
                        const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
@@ -65,8 +66,7 @@ INLINE void sum_lines4(const int n_rows, const int first, const int at_once, con
     }
 }
 
-/* The same for codes of a byte, which are OFFSET8 above their values; `requests`: whether lines are asked
- * for. */
+/* The same for one-byte codes with offset OFFSET8; `requests`: whether to prefetch lines. */
 INLINE void sum_lines8(const int n_rows, const int first, const int at_once, const int requests,
                        const uint8_t* at, const int8_t* x, const sd_row_block* block, ahead* fetch,
                        iunit (*dot)[N_UNITS]) {
@@ -79,7 +79,7 @@ INLINE void sum_lines8(const int n_rows, const int first, const int at_once, con
     }
 }
 #else
-/* Two lines, 2s and 2s + 1, of the planes at `at`, more. */
+/* Add lines 2s and 2s + 1 of the planes at `at` to the sums. */
 INLINE void add_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const uint8_t* at, const int s, const int8_t* x, ahead* fetch,
                        short4 (*sum)[N_UNITS]) {
@@ -97,14 +97,14 @@ INLINE void add_lines4(const int n_rows, const int first, const int at_once, con
 INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const int most_bits, const uint8_t* at, const int from, const int n_lines,
                        const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
-    /* two products of a code with ± 127, of as many lines, are below 2^15 */
+    /* sums of two products of a code with ± 127, over this many lines, stay below 2^15 */
     const int most = most_bits == 4 ? 8 : most_bits == 5 ? 4 : 2, together = n_lines < most ? n_lines : most;
     x += 4 * from;
     UNROLL for (int l = 0; l < n_lines; l += together) {
         short4 sum[MAX_ROWS_DOT][N_UNITS];
         FOR_ROWS FOR_UNITS sum[m][u] = s4_zero();
         if (layout == LINES_NIBBLES && n_rows > FEW_ROWS) {
-            /* a loop, for which the compiler needs fewer registers */
+            /* not unrolled: the compiler then needs fewer registers */
             const uint8_t* lines = at;
             _Pragma("GCC unroll 1") for (int s = 0; s < together / 2; s++, lines += LINE_BYTES, x += 8)
                 add_lines4(n_rows, first, at_once, layout, lines, 0, x, fetch, sum);

@@ -1,4 +1,4 @@
-/* The kernels of loading: numbers quantized, blocks of GGUF files packed and unpacked, checksums.
+/* Kernels for loading: quantization of weights, packing and unpacking of GGUF blocks, checksums.
  *
  * Included after the vector's operations. */
 #include "base_template.h"

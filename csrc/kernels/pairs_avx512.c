@@ -1,4 +1,4 @@
-/* Kernels of bf16 with the instructions of AVX512_BF16: products of pairs, and rounding. */
+/* bf16 kernels with AVX512_BF16 instructions: products of pairs, and rounding. */
 #include "parts.h"
 
 #if defined(__AVX512BF16__)
@@ -12,8 +12,8 @@
 #include "rounded_template.h"
 #include "tiles_amx.h"
 
-/* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed: the instruction
- * VDPBF16PS, for prepared pairs of one 32-bit word. */
+/* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed, by the
+ * instruction VDPBF16PS, for prepared pairs in 32-bit words. */
 INLINE void pairs_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
                         const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
     vec sum[MAX_ROWS][2];
@@ -39,7 +39,7 @@ ROWS_UP_TO(MAX_ROWS, DEFINE_PAIRS_BLOCK, )
 static const block_fn pairs_blocks[] = FUNCTIONS(MAX_ROWS, pairs);
 static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_BF16};
 
-/* Whether the rows of a product with bf16 are prepared as pairs. */
+/* Whether the rows of a bf16 product are prepared as pairs. */
 INLINE int by_pairs(int n_rows) { return n_rows < sd_thresholds_used.floats_from[SD_FORMAT_BF16]; }
 
 static sd_panel_kernel panel_of_floats; /* that of the floats of AVX-512 */

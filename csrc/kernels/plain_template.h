@@ -1,4 +1,4 @@
-/* What the reference and NEON compute in plain C: bf16 and the dot products of codes. */
+/* Operations in plain C, for the reference and NEON: bf16 and dot products of codes. */
 #pragma once
 
 #include <float.h>
@@ -11,9 +11,9 @@
 #define FLUSHED(statement) statement
 #define FLUSHES_ALL 0
 static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
-/* r = fma(x, y, z) of bf16 factors, flushed. The instructions round to 24 bits before they look for a
- * subnormal result. So a sum below 2^-126 - 2^-151 is flushed even where r, rounded to a multiple of 2^-149,
- * is 2^-126. The product is exact in double, and so is a sum near that bound. */
+/* Flush r = fma(x, y, z) of bf16 factors. The instructions round to 24 bits before they test for a subnormal
+ * result. So a sum below 2^-126 - 2^-151 is flushed even if r, rounded to a multiple of 2^-149, is 2^-126.
+ * The product is exact in double, and so is a sum near that bound. */
 static inline float flushed_sum(float r, float x, float y, float z) {
     return fabs((double)x * y + z) < 0x1.ffffffp-127 ? copysignf(0.0f, r) : r;
 }
@@ -83,7 +83,7 @@ static inline iunit add_dot(iunit sum, codes8 w, const int8_t* x) {
 #define dot8(sum, w, p) ((sum) = add_dot(sum, w, p))
 #define dot4 dot8
 
-/* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
+/* Store 32 codes, rounded to nearest even and clamped to ± 127, and the sums of both halves. */
 static inline void store_codes(int8_t* to, const float* x, int sums[2]) {
     sums[0] = sums[1] = 0;
     for (int i = 0; i < 32; i++) {

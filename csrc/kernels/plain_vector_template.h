@@ -1,4 +1,4 @@
-/* Operations on the vector of 16 by way of memory, for sets without better ones; included after
+/* Operations on the vector of 16 that go through memory, for sets without better ones. Included after
  * v_load, v_store and v_fma. */
 static inline vec v_fma_flush(vec x, vec y, vec z) {
     vec r = v_fma(x, y, z);
@@ -63,7 +63,7 @@ static inline int d_any_below(dvec x, dvec y) {
     return any;
 }
 
-/* 8 whole numbers of 64 bits. */
+/* 8 64-bit integers. */
 typedef struct wvec {
     uint64_t w[8];
 } wvec;

@@ -1,17 +1,17 @@
-/* Rows quantized for products with codes, chunk by chunk as products_template.h wants them.
+/* Quantization of rows for products with codes, in the chunks of products_template.h.
  *
  * Included by dots_template.h. */
 
-/* Per row and block of 32: the smallest power of two 2^e with absmax ≤ 127 · 2^e is the scale, codes
- * are x / 2^e to nearest even. A block below 2⁻¹⁰⁰ counts as zero. */
+/* The exponent e of the scale of a block of 32 in a row: 2^e is the smallest power of two with absmax ≤
+ * 127 · 2^e. Codes are x / 2^e, rounded to nearest even. A block below 2⁻¹⁰⁰ counts as zero. */
 INLINE int block_exponent(float largest) {
     uint32_t bits = sd_bits_of_float(largest);
     int exponent = (int)(bits >> 23) - 127 - 6 + ((bits & 0x7fffff) > 0x7e0000); /* 127 = 1.984375 · 2⁶ */
-    return exponent > 100 ? 100 : exponent; /* larger ones saturate: the sum must stay a float */
+    return exponent > 100 ? 100 : exponent; /* larger values saturate: the sum must stay finite */
 }
 
-/* One block of n numbers, up to 32. with_halves, here and below, is constant where this is inlined; without
- * it `halves` is not written. */
+/* Quantize one block of n numbers, up to 32. with_halves, here and below, is constant where this is inlined;
+ * if it is 0, `halves` is not written. */
 INLINE void quantize(const int with_halves, const float* x, int n, int8_t* codes, sd_row_block* block,
                      sd_row_halves* halves) {
     vec a, b = v_set1(0.0f);
@@ -35,13 +35,13 @@ INLINE void quantize(const int with_halves, const float* x, int n, int8_t* codes
                                   {(float)sums[0] * scale, (float)sums[1] * scale}};
 }
 
-/* Whole blocks at from[0 … n − 1], at least one, become blocks to[0 … n − 1]. Both arrays have room for the
- * last group, which is filled up with the last block. */
+/* Quantize whole blocks from[0 … n − 1], n ≥ 1, to blocks to[0 … n − 1]. Both arrays have space for a
+ * whole last group, which is padded with the last block. */
 INLINE void quantize_all(const int with_halves, int n, const float** from, ptrdiff_t* to, int8_t* codes,
                          sd_row_block* blocks, sd_row_halves* halves) {
     int i = 0;
 #ifdef SD_BLOCKS_AT_ONCE
-    enum { GROUP = 16, FEW = 3 }; /* a few are sooner done one by one */
+    enum { GROUP = 16, FEW = 3 }; /* a few blocks are faster one by one */
     sd_scales_16 scales[SD_BLOCKS_AT_ONCE / GROUP];
     int n_groups = (n + GROUP - 1 - FEW) / GROUP;
     for (int j = n; j < n_groups * GROUP; j++) from[j] = from[n - 1], to[j] = to[n - 1];
@@ -53,7 +53,7 @@ INLINE void quantize_all(const int with_halves, int n, const float** from, ptrdi
         quantize(with_halves, from[i], SD_BLOCK, codes + to[i] * SD_BLOCK, blocks + to[i], halves + to[i]);
 }
 
-/* Row by row: numbers are read in order, whatever the places are that they go to. */
+/* Quantize row by row, so that numbers are read in the order of memory. */
 INLINE void prepare_quantized(const int with_halves, sd_part part, const float* x, ptrdiff_t ldx, int n_in,
                               void* out) {
 #ifdef SD_BLOCKS_AT_ONCE

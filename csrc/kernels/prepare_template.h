@@ -1,4 +1,4 @@
-/* Rows of floats as inputs of products, chunk by chunk as products_template.h wants them.
+/* Preparation of rows of floats for products, in the chunks of products_template.h.
  *
  * Included after rounded_template.h. */
 

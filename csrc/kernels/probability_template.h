@@ -1,4 +1,4 @@
-/* The kernels of sampling, written once over a vector of 8 doubles. Included by floats_template.h.
+/* Sampling kernels, written once over a vector of 8 doubles. Included by floats_template.h.
  *
  * The including file defines, besides the vector of 16 floats,
  *   v_any_from(x, low)       is any of the 16 ≥ low?
@@ -6,12 +6,12 @@
  *                            d_keep_from(x, low, y) = y where x ≥ low, else +0
  *   d_any_below(x, y)        is any x < y?
  *   d_low(v), d_high(v)      the first and the last 8 floats of a vec, widened
- *   d_compress(out, x, low, high)  store the x in [low, high) one after the other, return how many;
- *                            all 8 places at `out` may be written
- *   wvec                     8 whole numbers of 64 bits; w_set1, w_count(n) = n, n + 1, …, w_xor, w_and,
+ *   d_compress(out, x, low, high)  store the x in [low, high) contiguously, return how many;
+ *                            may write all 8 elements at `out`
+ *   wvec                     8 64-bit integers; w_set1, w_count(n) = n, n + 1, …, w_xor, w_and,
  *                            w_mul_low = the product of the low halves, w_high = the high half,
  *                            w_to_double = the low half as a double
- * Element i is added to lane i % 8, and the lanes as a tree; what pads a row is +0, which changes
+ * Element i is added to lane i % 8, and the lanes as a tree. Rows are padded with +0, which changes
  * no lane. So a sum has the same bits on every set. */
 
 #define D_LANES 8
@@ -28,7 +28,7 @@ INLINE void d_store_some(double* y, dvec v, int n) {
     memcpy(y, buffer, (size_t)n * sizeof *y);
 }
 
-/* for (i = 0, 8, … < n), with n_here = 8, or what is left at the end */
+/* for (i = 0, 8, … < n), with n_here = min(8, n − i) */
 #define FOR_EACH_8(n, i, n_here)                                     \
     for (int i = 0, n_here = (n) < D_LANES ? (n) : D_LANES; i < (n); \
          i += D_LANES, n_here = (n) - i < D_LANES ? (n) - i : D_LANES)
@@ -47,7 +47,7 @@ INLINE double d_tree_sum(dvec v) {
     return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }
 
-/* The maximum with four vectors under way, then the first vector that holds it. */
+/* Find the maximum with four vectors in flight, then the first vector that holds it. */
 static int32_t NAME(argmax)(int n, const float* x) {
     float best = x[0];
     int i = 0;
@@ -79,7 +79,7 @@ static double NAME(weigh)(int n, const float* x, float shift, float factor, doub
     if (i < n) {
         float some[SD_LANES];
         v_store(some, v_exp(v_mul(v_sub(load_some(x + i, n - i), v_set1(shift)), v_set1(factor))));
-        vec e = load_some(some, n - i); /* the padding is not part of the row */
+        vec e = load_some(some, n - i); /* clear the padding, which is not part of the row */
         double wide[SD_LANES];
         d_store(wide, d_low(e));
         d_store(wide + D_LANES, d_high(e));
@@ -144,15 +144,14 @@ static double NAME(cut)(int n, double* weights, double low) {
     return d_tree_sum(sum);
 }
 
-/* 53 bits of two words as a number of [0, 1): 27 of the first, 26 of the second; exact. */
+/* 53 bits of two words as a number in [0, 1): 27 of the first, 26 of the second; exact. */
 INLINE dvec w_uniform(wvec first, wvec second) {
     dvec high = w_to_double(w_and(first, w_set1(0xffffffe0)));
     dvec low = w_to_double(w_and(second, w_set1(0xffffffc0)));
     return d_add(d_mul(high, d_set1(0x1p-32)), d_mul(low, d_set1(0x1p-59)));
 }
 
-/* Eight blocks at a time. The high halves of the counters may hold anything: the multiplication does
- * not see them. */
+/* Compute eight blocks at a time. The multiplication ignores the high halves of the counters. */
 static void NAME(noise)(int n, const uint32_t counter[4], const uint32_t key[2], double* noise) {
     for (int t = 0; t < n; t += 2 * D_LANES) {
         wvec c0 = w_set1(counter[0]), c1 = w_count((uint64_t)counter[1] + (uint64_t)t / 2);

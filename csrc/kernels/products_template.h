@@ -1,38 +1,37 @@
-/* Products of prepared rows with packed panels: calls of block functions, one per format and number of rows.
+/* Products of prepared rows with packed panels, by block functions: one per format and number of rows.
  *
  * Included after base_template.h. Products of floats and of codes use, besides the vector of 16 floats,
- *   v_even_bf16(p), v_odd_bf16(p)   of 16 pairs of bf16 at p, the first or second ones, widened
+ *   v_even_bf16(p), v_odd_bf16(p)   first or second elements of 16 pairs of bf16 at p, widened
  *   v_wide_bf16(p)                  16 bf16 at p, widened
- *   FLUSHED(statement)              run it with subnormals flushed to zero in v_fma_flush
- *   FLUSHES_ALL                     1: v_fma flushes there too; 0: v_fma_flush alone
- *   unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32; u_zero, u_set1, u_sub, u_fma,
+ *   FLUSHED(statement)              run it with v_fma_flush flushing subnormals to zero
+ *   FLUSHES_ALL                     1: in it v_fma flushes too; 0: only v_fma_flush
+ *   unit, iunit                     UNIT_LANES (16 or 8) floats or int32; u_zero, u_set1, u_sub, u_fma,
  *                                   u_load, u_store, u_half (from f16), u_of_bits(iunit), i_set1
  *   codes8, c8_load(p)              UNIT_LANES groups of 4 codes, a byte each
- *   codes4, c4_low(p), c4_high(p)   the same from the low or the high halves of bytes
+ *   codes4, c4_low(p), c4_high(p)   the same from the low or high nibbles of bytes
  *   c4_load(p)                      codes4 from bytes, each 63 at most
- *   OFFSET8, OFFSET4                how much codes8 and codes4 are above q
+ *   OFFSET8, OFFSET4                offsets of codes8 and codes4: code − value
  *   MAX_ROWS_DOT                    rows of a block in int8 and int4
- *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
- *   FEW_REGISTERS, FEW_ROWS         1 with 16 registers; there, rows of a block above which sums go through
- *                                   memory
+ *   MAX_ROWS_DOT_WIDE               most rows for which all 32 outputs are computed at once
+ *   FEW_REGISTERS                   1 if the set has 16 registers
+ *   FEW_ROWS                        then, the most rows of a block whose sums stay in registers
  *   and what lines_template.h lists
  *
  * and for the coded formats: u_mul; u_fnma(a, b, c) = c - a · b; u_bytes, u_signed_bytes: UNIT_LANES
  * bytes as floats; c4_with(codes, p, left, mask): codes and the bits `mask` of the bytes at p, shifted left,
  * or right where left < 0.
  *
- * How many rows a block has, and which blocks prefetch, is for thresholds to say.
+ * Thresholds set the rows of a block, and which blocks prefetch.
  *
- * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element
- * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows
- * never lie a power of two apart, and the scores of attention come out as its next input. */
+ * Prepared rows are stored by chunks: the 32 inputs of chunk c of row m begin at element
+ * (c · n_rows + m) · 32. So a block of rows is addressed from one pointer with constant offsets, rows
+ * are never a power of two apart, and attention's scores already have the layout of its next input. */
 #pragma once
 
-/* Which memory is asked for: a block makes one request for each cache line of a panel that it reads, for
- * what is `at`, which then moves on by `step` bytes. With a step of 64 it asks for as much as it reads.
- * Blocks that read the same lines one after the other take smaller steps, and ask together for as much at an
- * even pace. (Requests in a burst wait for memory, and loads wait for them.) A step of 0 asks for one line
- * again and again, which costs little. */
+/* The memory to prefetch. For each cache line of a panel that a block reads, it prefetches the address
+ * `at`, then adds `step` bytes. With a step of 64 a block prefetches as much as it reads. Blocks that
+ * read the same lines in turn use smaller steps, so that together they prefetch as much, at an even pace;
+ * a burst of requests would delay loads. A step of 0 requests one line repeatedly, which costs little. */
 typedef struct ahead {
     const char* at;
     ptrdiff_t step;
@@ -43,8 +42,7 @@ INLINE void request(ahead* fetch) {
     fetch->at += fetch->step;
 }
 
-/* 16 registers: sums that lie in memory from one sub-block to the next, and numbers that are loaded again
- * where they are used. */
+/* With 16 registers, sums stay in memory between sub-blocks, and numbers are reloaded at each use. */
 #if FEW_REGISTERS
 #define IN_MEMORY(sums) __asm__("" : "+m"(sums))
 #define LOAD_AGAIN(p) __asm__("" : "+r"(p))
@@ -53,12 +51,12 @@ INLINE void request(ahead* fetch) {
 #define LOAD_AGAIN(p) (void)0
 #endif
 
-/* For blocks whose sums take all registers but four. */
+/* For blocks whose sums use all registers but four. */
 #ifndef v_fma_flush_in_place
 #define v_fma_flush_in_place v_fma_flush
 #endif
 
-/* Blocks of so few rows leave registers for sums, and for whole sub-blocks without a loop. */
+/* Blocks of this few rows can keep sums in registers and unroll whole sub-blocks. */
 #ifndef FEW_ROWS
 #define FEW_ROWS MAX_ROWS_DOT
 #endif
@@ -77,11 +75,11 @@ typedef struct block_args {
     const char* panel; /* from input k on */
     float* y;          /* of row 0 */
     ptrdiff_t ldy;
-    float* wide; /* where the panel is left widened, by the blocks that do so */
+    float* wide; /* for the widened panel, in blocks that keep it */
 } block_args;
 typedef void (*block_fn)(const block_args* a, int first);
 
-/* Both halves of the panel at once as far as registers go, else one after the other. */
+/* Compute both halves of the panel at once if registers suffice, else one after the other. */
 #define BOTH_HALVES(block, rows, row_floats, type, half_elements)                                         \
     const float* x =                                                                                      \
         (const float*)(const void*)a->x + ((ptrdiff_t)a->k / SD_BLOCK * a->n_all + first) * (row_floats); \
@@ -96,7 +94,7 @@ typedef void (*block_fn)(const block_args* a, int first);
         block(rows, 1, x, chunk, panel + (half_elements), a->n_k, &fetch, a->add, y + SD_LANES, a->ldy);  \
     }
 
-/* f(rows, a) for 1, 2, … n rows; the functions of these numbers of rows as entries of an array. */
+/* ROWS_n: f(rows, a) for 1, 2, … n rows. FUNCTIONS: an array initializer of the functions for 1 … n rows. */
 #define ROWS_2(f, a) f(1, a) f(2, a)
 #define ROWS_6(f, a) f(1, a) f(2, a) f(3, a) f(4, a) f(5, a) f(6, a)
 #define ROWS_9(f, a) ROWS_6(f, a) f(7, a) f(8, a) f(9, a)
@@ -106,29 +104,29 @@ typedef void (*block_fn)(const block_args* a, int first);
 #define ENTRY_OF(rows, name) name##_##rows,
 #define FUNCTIONS(n, name) {ROWS_UP_TO(n, ENTRY_OF, name)}
 
-/* The blocks of one type of panel. */
+/* The block functions of one panel format. */
 typedef struct block_set {
     const block_fn* of_rows; /* [max_rows], for 1, 2, … rows */
     int max_rows, max_rows_wide;
-    int chunk;        /* inputs of a part of a panel, at most: 16 to 32 KiB (benchmarks/SPEED.md) */
-    sd_format format; /* whose thresholds say from how many rows on to prefetch (benchmarks/SPEED.md) */
+    int chunk;        /* most inputs of a part of a panel: 16 to 32 KiB (benchmarks/SPEED.md) */
+    sd_format format; /* its thresholds set the rows of a block and prefetching */
 } block_set;
 
-/* Far enough that memory has answered, near enough to find it in the second-level cache. */
+/* Far enough ahead to hide the latency of memory, near enough to stay in the second-level cache. */
 #define FETCH_AHEAD 12288
 
-/* How many blocks rows are divided into. */
+/* Number of blocks that n_rows rows are divided into. */
 INLINE int blocks_of(const block_set* set, int n_rows) {
     int block_rows = sd_thresholds_used.block_rows[set->format];
     if (block_rows > set->max_rows) block_rows = set->max_rows;
     return (n_rows + block_rows - 1) / block_rows;
 }
 
-/* The first row of block b: shares are even. */
+/* First row of block b; rows are divided evenly. */
 INLINE int first_row(int n_rows, int b, int n_blocks) { return (int)((int64_t)n_rows * b / n_blocks); }
 
-/* Blocks [begin, end) of rows times a part of a panel while it is in the first-level cache; all of them
- * together fetch the next, `fetched` bytes from `next` on. */
+/* Multiply blocks [begin, end) of rows with a part of a panel while it is in the first-level cache.
+ * Together they prefetch the next part, `fetched` bytes at `next`. */
 INLINE void multiply_part(const block_set* set, const block_args* part, int begin, int end, int n_blocks,
                           const char* next, ptrdiff_t fetched) {
     ptrdiff_t step = (64 + n_blocks - 1) / n_blocks, asked = begin * (fetched / 64 * step);
@@ -141,16 +139,15 @@ INLINE void multiply_part(const block_set* set, const block_args* part, int begi
     }
 }
 
-/* Inputs of a part: whole blocks, or whole groups of blocks that share a header, all parts about as long. So
- * the next part, which is asked for meanwhile, is as long as this one, also where it is the first of the next
- * panel. */
+/* Inputs of a part: whole blocks, or whole groups of blocks that share a header, divided evenly. So the next
+ * part, which is prefetched meanwhile, has about the same length, even if it begins the next panel. */
 INLINE int even_part(const block_set* set, int n_in) {
     int unit = set->format < SD_N_OWN_FORMATS ? SD_BLOCK : SD_PART_BLOCKS * SD_BLOCK;
     int n_parts = (n_in + set->chunk - 1) / set->chunk, n_units = (n_in + unit - 1) / unit;
     return (n_units + n_parts - 1) / n_parts * unit;
 }
 
-/* All rows times one panel. Few rows: one pass. More: part by part of the panel. */
+/* Multiply all rows with one panel: in one pass for few rows, else one part of the panel at a time. */
 INLINE void multiply(const block_set* set, int n_rows, const void* x, const void* panel, int n_in,
                      size_t bytes_per_k32, int near, int add, float* y, ptrdiff_t ldy) {
     block_args a = {

@@ -1,8 +1,8 @@
-/* Blocks of int8 and int4 from numbers: 32 inputs of 32 outputs, several outputs at once.
+/* Quantization of weights to blocks of int8 and int4: 32 inputs of 32 outputs, several outputs at once.
  *
- * Included by loading_template.h. Vectors are those of the compiler, as wide as a register of the set: every
- * operation is exact or correctly rounded, so that all sets give the same bits. A comparison gives lanes of
- * ones or zeros. */
+ * Included by loading_template.h. Uses the compiler's vector types, as wide as a register of the set.
+ * Every operation is exact or correctly rounded, so all sets give the same bits. A comparison gives lanes
+ * of all ones or zeros. */
 
 #if defined(__AVX512F__)
 #define Q_LANES 16
@@ -23,8 +23,8 @@ INLINE q_words q_load(const float* from) {
     return words;
 }
 
-/* Of some outputs, the magnitude of the largest of their numbers and that number, the first of equal ones, as
- * bits: whole numbers compare as magnitudes do, and NaN is the largest. */
+/* The number of largest magnitude of each output (the first of equal ones), and its magnitude, as bits. As
+ * integers they compare like magnitudes, and NaN is the largest. */
 typedef struct q_extremes {
     q_words magnitude, number;
 } q_extremes;
@@ -40,8 +40,8 @@ INLINE q_extremes q_extremes_of(const float (*columns)[SD_PANEL], int at) {
     return found;
 }
 
-/* The scales of some outputs, number / divisor as f16 (sd_f16_from_float), and 1 / scale, 0 for scale 0;
- * `wild` is not 0 in lanes whose scale is infinite. */
+/* Store the outputs' scales, number / divisor as f16 (sd_f16_from_float), and return 1 / scale, 0 for
+ * scale 0. `wild` is not 0 in lanes whose scale is infinite. */
 INLINE q_floats q_put_scales(q_words numbers, float divisor, uint8_t* scales, int32_t* wild) {
     q_words wanted = (q_words)((q_floats)numbers / divisor);
     q_words magnitude = wanted & 0x7fffffff, sign = wanted & ~0x7fffffff;
@@ -57,9 +57,9 @@ INLINE q_floats q_put_scales(q_words numbers, float divisor, uint8_t* scales, in
     return inverses;
 }
 
-/* The codes of inputs `low` and `high` of some outputs, in the low and the high half of a word: number ·
- * inverse to nearest even, cut off. Adding 1.5 · 2²³ leaves the code in the low bits: where a scale is not 0,
- * no number is more than 1.5 times what its largest code means. */
+/* The outputs' codes of inputs `low` and `high`, in the low and high half of each word: number · inverse,
+ * rounded to nearest even and clamped. Adding 1.5 · 2²³ leaves the code in the low bits. This works
+ * because no number exceeds 1.5 times the value of its largest code, unless the scale is 0. */
 INLINE q_halves q_codes_of(const float* low, const float* high, q_floats inverses, const int lowest,
                            const int highest) {
     const float shift = 12582912.0f;
@@ -98,12 +98,12 @@ static int NAME(quantize_int8)(const float (*columns)[SD_PANEL], uint8_t* block)
 static int NAME(quantize_int4)(const float (*columns)[SD_PANEL], uint8_t* block) {
     int32_t wild[SD_PANEL];
     for (int at = 0; at < SD_PANEL; at += Q_LANES) {
-        /* −8 is the code that reaches furthest: the largest element, with its sign, gets it */
+        /* the element of largest magnitude, with its sign, gets the code of largest magnitude, −8 */
         q_floats inverses = q_put_scales(q_extremes_of(columns, at).number, -8.0f,
                                          block + SD_BLOCK * SD_PANEL / 2 + 2 * at, wild + at);
         for (int s = 0; s < 4; s++) {
             q_halves word = {0};
-            UNROLL for (int l = 0; l < 4; l++) { /* inputs l and l + 2 of the low, then of the high halves */
+            UNROLL for (int l = 0; l < 4; l++) { /* inputs l and l + 2 of the low, then the high nibbles */
                 int i = 8 * s + (l & 1) + 2 * (l & 2), left = 8 * (l & 1) + 2 * (l & 2);
                 word |= (q_codes_of(&columns[i][at], &columns[i + 2][at], inverses, -8, 7) + 8) << left;
             }

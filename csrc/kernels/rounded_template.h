@@ -1,14 +1,14 @@
-/* Rows and scores rounded to bf16, as floats or as pairs of one 32-bit word.
+/* Rounding of rows and scores to bf16, stored as floats or as pairs in 32-bit words.
  *
- * Included by floats_template.h and by pairs_avx512.c, whose instructions round and which defines
- * v_store_pairs(p, v): 16 floats as 8 pairs. */
+ * Included by floats_template.h and by pairs_avx512.c, which has instructions that round and defines
+ * v_store_pairs(p, v): store 16 floats as 8 pairs. */
 #pragma once
 
 #ifndef v_store_pairs
 #define v_store_pairs v_store_bf16
 #endif
 
-/* The second of each pair of floats first. */
+/* Swap the two floats of each pair. */
 INLINE void swap_pairs(float* x) {
     uint64_t pairs[SD_BLOCK / 2];
     memcpy(pairs, x, sizeof pairs);
@@ -16,8 +16,8 @@ INLINE void swap_pairs(float* x) {
     memcpy(x, pairs, sizeof pairs);
 }
 
-/* Rows rounded to bf16; both choices are constant where this is inlined. `pairs`: as bf16, else as floats;
- * `swap`: the second of each pair first. */
+/* Round rows to bf16. `pairs`: store bf16, else floats; `swap`: swap the two numbers of each pair. Both are
+ * constant where this is inlined. */
 INLINE void prepare_rounded(const int pairs, const int swap, sd_part part, const float* x, ptrdiff_t ldx,
                             void* out) {
     const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
@@ -52,7 +52,7 @@ INLINE vec v_coarse_power(vec t) {
 
 #define LOG2_E 1.44269504f
 
-/* `pairs`, constant where this is inlined: rows are prepared as pairs of bf16, else as floats. */
+/* weigh_tiles (kernels.h). `pairs`, constant where this is inlined: prepare pairs of bf16, else floats. */
 INLINE void weigh_rows_tiles(const int pairs, int n_rows, int n_chunks, const float* x, const float* largest,
                              float factor, float* lanes, float* out) {
     const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;

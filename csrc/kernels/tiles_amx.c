@@ -46,7 +46,7 @@ static void shape_for(int n_rows) {
     sdk_shape_tiles(shapes, N_TILES);
 }
 
-/* What memory is asked for while rows are multiplied: the lines [at, end), some with each chunk. */
+/* Lines [at, end) to prefetch while rows are multiplied, some with each chunk. */
 typedef struct ahead {
     const char *at, *end;
     int n_lines;
@@ -71,12 +71,12 @@ INLINE void add_chunk(const int two, const char* x, const char* w) {
 
 /* ---------------------------------------------------------------------------- weights in codes */
 
-/* What makes 16 pairs of weights of bytes: 16 outputs have 4 bytes each, of which a pair takes two. */
+/* Constants that convert bytes to 16 pairs of weights: each of 16 outputs has 4 bytes, two per pair. */
 typedef struct spreading {
-    /* [pair of an output][outputs 0 to 7, 8 to 15] which byte comes to which place: both of an output are
-     * neighbors, each in the second byte of 32 bits */
+    /* [pair of an output][outputs 0 to 7, 8 to 15] source of each byte: the two codes of an output are
+     * adjacent, each in the second byte of 32 bits */
     __m512i bytes[2][2];
-    __m512 scale[2], offset[2]; /* [outputs 0 to 7, 8 to 15] each of an output twice; of a block */
+    __m512 scale[2], offset[2]; /* [outputs 0 to 7, 8 to 15] of a block, each output's twice */
 } spreading;
 
 INLINE spreading spreading_of_bytes(void) {
@@ -89,7 +89,7 @@ INLINE spreading spreading_of_bytes(void) {
     return s;
 }
 
-/* The scales of 16 outputs in f16. */
+/* Load the f16 scales of 16 outputs. */
 INLINE void spread_scales(const int is_int4, const uint8_t* packed, spreading* s) {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     __m512 scales = _mm512_cvtph_ps(_mm256_loadu_si256((const void*)packed));
@@ -100,9 +100,9 @@ INLINE void spread_scales(const int is_int4, const uint8_t* packed, spreading* s
     }
 }
 
-/* The weights of a pair of each output. Its byte, in the second byte of the float 2¹⁵, is added to that
- * float. The float times a scale is exact, and so is `offset`, as a scale has 11 bits: what is left is code ·
- * scale. */
+/* The weights of one pair for each output. A code put in the second byte of the float 2¹⁵ adds to it.
+ * This float times a scale is exact, and so is `offset`, because a scale has 11 bits; their difference is
+ * code · scale. */
 INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char* to) {
     const __m512i base = _mm512_castps_si512(_mm512_set1_ps(0x1p15f));
     __m512 weight[2];
@@ -114,7 +114,7 @@ INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char*
     _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
 }
 
-/* Blocks of a panel as chunks of one of bf16; meanwhile memory is asked for what is ahead. */
+/* Convert blocks of a panel to chunks of a bf16 panel, and prefetch meanwhile. */
 INLINE void dequantize(const int is_int4, const uint8_t* block, int n_blocks, ahead* fetch, char* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const int line = 4 * SD_PANEL;                                               /* bytes, as of 32 pairs */
@@ -140,8 +140,8 @@ INLINE void dequantize(const int is_int4, const uint8_t* block, int n_blocks, ah
     }
 }
 
-/* The first two codes of each of 16 words of 4, one word for each output: their values, rounded to bf16, as
- * 16 pairs. */
+/* The values of the first two codes in each of 16 words, one word per output, rounded to bf16, as 16
+ * pairs. */
 INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 minimum, char* to) {
     static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -150,14 +150,14 @@ INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 mi
     __m512 value[2];
     for (int i = 0; i < 2; i++) {
         __m512 code = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes[i], below));
-        /* a zero has no sign */
+        /* zero is +0 */
         value[i] = _mm512_add_ps(_mm512_fmadd_ps(code, scale, minimum), _mm512_setzero_ps());
     }
     __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(value[1], value[0]);
     _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
 }
 
-/* Blocks of a panel in a coded format as chunks of one of bf16. */
+/* Convert blocks of a panel in a coded format to chunks of a bf16 panel. */
 static void dequantize_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
     const sd_coded coded = sd_coded_of(format);
     sd_unpacked part;
@@ -177,8 +177,8 @@ static void dequantize_coded(const sd_format format, const char* packed, int n_b
 
 /* -------------------------------------------------------------------------------------- products */
 
-/* y (+)= a block of rows times n chunks of a panel; `two`, which is constant where this is inlined: there are
- * lower rows. x: of the first chunk, others ldx bytes apart. */
+/* y (+)= a block of rows times n chunks of a panel. `two`, constant where this is inlined: the block has
+ * lower rows. x: the first chunk; chunks are ldx bytes apart. */
 INLINE void tile_block(const int two, const char* x, ptrdiff_t ldx, const char* w, int n, int add,
                        ahead* fetch, float* y, ptrdiff_t ldy) {
     const size_t stride = (size_t)ldy * sizeof *y;
@@ -196,7 +196,7 @@ INLINE void tile_block(const int two, const char* x, ptrdiff_t ldx, const char* 
         _tile_zero(LOWER_FIRST);
         _tile_zero(LOWER_SECOND);
     }
-    ahead now = *fetch; /* in registers: instructions that touch memory are between its uses */
+    ahead now = *fetch; /* a copy that stays in registers across instructions that access memory */
     for (int i = 0; i < n; i++, x += ldx, w += CHUNK_BYTES) {
         request(&now);
         add_chunk(two, x, w);
@@ -225,14 +225,14 @@ static void multiply(int n_rows, const char* x, const char* w, int n, int add, a
     }
 }
 
-/* Blocks of inputs of a part of a panel, which lies as bf16 in the first-level cache for all blocks of
+/* Blocks of inputs in a part of a panel, which stays as bf16 in the first-level cache for all blocks of
  * rows. */
 #define PART 8
 _Static_assert(PART == SD_PART_BLOCKS, "parts that are dequantized together have one header");
-/* With more bytes of rows than this the second-level cache of 2 MiB holds parts of them alone. */
+/* Most bytes of rows that a second-level cache of 2 MiB holds whole. */
 #define MOST_ROW_BYTES ((size_t)5 << 18)
 
-/* A part of a panel as chunks of bf16, missing inputs being zeros: itself or, made so, `made`. */
+/* Return a part of a panel as chunks of bf16, padded with zeros: the part itself, or a copy in `made`. */
 INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t bytes, int n_blocks,
                                 ahead* fetch, char* made) {
     if (format == SD_FORMAT_BF16) {
@@ -248,8 +248,8 @@ INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t
     return made;
 }
 
-/* Part by part of each panel. Where rows are many, each part of all panels, so that what these parts are
- * multiplied with stays in the second-level cache. */
+/* Multiply part by part of each panel. With many rows, multiply one part of all panels before the next
+ * part, so that the matching inputs of the rows stay in the second-level cache. */
 INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, const char* panels,
                             int n_panels, int n_in, float* y, ptrdiff_t ldy) {
     _Alignas(64) char made[PART * CHUNK_BYTES];
@@ -294,8 +294,8 @@ SD_CODED_FORMATS(DEFINE_CODED_TILES)
 #define CODED_ENTRY(name, format) name,
 const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_CODED_FORMATS] = {SD_CODED_FORMATS(CODED_ENTRY)};
 
-/* Panels of bf16 times n_rows of n_all rows, blocks of 32 or one smaller block. Each panel meets all blocks
- * before the next. */
+/* Multiply bf16 panels with n_rows of n_all rows, in blocks of 32 or one smaller block. Each panel is
+ * multiplied with all blocks before the next panel. */
 static void add_panels(int n_all, int n_rows, int n_panels, const char* x, const char* panels, int n_in,
                        int add, float* y, ptrdiff_t ldy, ptrdiff_t step) {
     _Alignas(64) char made[PART * CHUNK_BYTES];

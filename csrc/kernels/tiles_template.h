@@ -1,19 +1,18 @@
 /* Products in the order of tiles, for sets without the instruction TDPBF16PS (docs/NUMERICS.md).
  *
- * Included after products_template.h. A sum of two numbers is
- * v_fma_flush(1, a, b), which rounds once.
+ * Included after products_template.h. A sum of two numbers is v_fma_flush(1, a, b), which rounds once.
  *
- * Per output and chunk of 32 inputs, missing ones being 0: two chains from +0, one over the even inputs, one
- * over the odd ones, each k ascending; their sum is added to the output. Subnormals are flushed throughout.
- * Prepared rows are chunks as in products_template.h, of numbers rounded to bf16, as floats, in the order of
- * the inputs. Chunks of panels of int8 and int4 are first made bf16. */
+ * Each output has, per chunk of 32 inputs, two chains from +0: one over the even inputs, one over the odd
+ * ones, each k ascending. Their sum is added to the output. Missing inputs are 0, and subnormals are
+ * flushed throughout. Prepared rows are chunks as in products_template.h, of floats rounded to bf16, in
+ * the order of the inputs. Chunks of int8 and int4 panels are first converted to bf16. */
 
-/* Rows of a block: two chains for each row, in both halves of a panel where registers are many. */
+/* Rows of a block: two chains per row, for both halves of a panel at once if there are enough registers. */
 #define TILE_HALVES (MAX_ROWS_WIDE >= 6 ? 2 : 1)
 #define TILE_ROWS (TILE_HALVES == 2 ? 6 : 3)
 
-/* y (+)= a chunk of n_rows rows times a chunk of a panel, of which n_pairs pairs of inputs are there. n_rows
- * is constant where this is inlined; y [n_rows, SD_PANEL], rows ldy apart, with `add` added to. */
+/* y (+)= a chunk of n_rows rows times the n_pairs pairs of inputs in a chunk of a panel. n_rows is
+ * constant where this is inlined; y [n_rows, SD_PANEL], rows ldy apart, is added to with `add`. */
 INLINE void tile_block(const int n_rows, const float* x, const uint16_t* chunk, int n_pairs, int add,
                        float* y, ptrdiff_t ldy) {
     const int n_halves = TILE_HALVES;
@@ -44,7 +43,7 @@ INLINE void tile_block(const int n_rows, const float* x, const uint16_t* chunk, 
     }
 }
 
-/* The rows of a block: a function for each number, as in products_template.h. */
+/* Call the block function for n_rows rows, as in products_template.h. */
 static void NAME(tile_blocks)(int n_rows, const float* x, const uint16_t* chunk, int n_pairs, int add,
                               float* y, ptrdiff_t ldy) {
     switch (n_rows) {
@@ -60,14 +59,14 @@ static void NAME(tile_blocks)(int n_rows, const float* x, const uint16_t* chunk,
     }
 }
 
-/* The weight of the code that begins at bit `shift` of a line's word, rounded to bf16. The product is exact;
- * a zero has no sign. */
+/* The weight of the code at bit `shift` of a line's word, rounded to bf16. The product is exact; zero is
+ * +0. */
 INLINE uint32_t weight_of(const int is_int4, uint32_t word, int shift, float scale) {
     int code = is_int4 ? (int)(word >> shift & 15) - 8 : (int)(word >> shift & 255) - 128;
     return sd_bf16_from_float((float)code * scale + 0.0f);
 }
 
-/* A block of a panel of int8 or int4 as a chunk of a panel of bf16. */
+/* Convert a block of an int8 or int4 panel to a chunk of a bf16 panel. */
 INLINE void dequantize(const int is_int4, const uint8_t* block, uint16_t* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const uint8_t* scales = block + n_lines * 4 * SD_PANEL;
@@ -87,7 +86,7 @@ INLINE void dequantize(const int is_int4, const uint8_t* block, uint16_t* chunk)
         }
 }
 
-/* All rows times a chunk of a panel of bf16, which lies in the first-level cache for all of them. */
+/* Multiply all rows with a chunk of a bf16 panel, which stays in the first-level cache. */
 INLINE void multiply_chunk(int n_rows, const float* x, const uint16_t* chunk, int n_pairs, int add, float* y,
                            ptrdiff_t ldy) {
     int n_blocks = (n_rows + TILE_ROWS - 1) / TILE_ROWS;
@@ -98,8 +97,8 @@ INLINE void multiply_chunk(int n_rows, const float* x, const uint16_t* chunk, in
     }
 }
 
-/* All rows times a panel, whose missing inputs are zeros where there are codes. `add`: the sums go on from
- * y. */
+/* Multiply all rows with a panel; missing inputs of formats with codes are zeros. With `add`, sums continue
+ * from y. */
 INLINE void multiply_tiles(const sd_format format, int n_rows, const float* x, const char* panel, int n_in,
                            int add, float* y, ptrdiff_t ldy) {
     const ptrdiff_t bytes = (ptrdiff_t)sd_panel_bytes(format, SD_BLOCK);
@@ -141,7 +140,7 @@ static void NAME(pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y) {
         }
 }
 
-/* A block of an unpacked part as a chunk of a panel of bf16. A zero has no sign. */
+/* Convert a block of an unpacked part to a chunk of a bf16 panel. Zero is +0. */
 INLINE void round_block(const sd_coded coded, const sd_unpacked* part, int b, uint16_t* chunk) {
     for (int l = 0; l < SD_BLOCK / 4; l++, chunk += 4 * SD_PANEL) {
         const int h = coded.n_halves == 2 && l >= SD_BLOCK / 8;
@@ -155,7 +154,7 @@ INLINE void round_block(const sd_coded coded, const sd_unpacked* part, int b, ui
     }
 }
 
-/* All rows times a panel in a coded format. Its weights are rounded while subnormals are not flushed. */
+/* Multiply all rows with a panel in a coded format. Its weights are rounded without flushing subnormals. */
 INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float* x, const char* panel,
                                  int n_in, float* y, ptrdiff_t ldy) {
     const size_t bytes = sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);

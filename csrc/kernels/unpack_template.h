@@ -1,6 +1,6 @@
-/* Blocks of panels in the coded formats, unpacked: codes of a byte each, scales and minima in f32.
+/* Unpacking of panel blocks in the coded formats to one-byte codes, with scales and minima in f32.
  *
- * Included by loading_template.h. Loops over bytes become vectors where the compiler may use them. */
+ * Included by loading_template.h. The compiler vectorizes the loops over bytes. */
 
 INLINE void take_nibbles(const uint8_t* plane, uint8_t* to) {
     for (int s = 0; s < 4; s++, plane += LINE_BYTES, to += 2 * LINE_BYTES)
@@ -10,7 +10,7 @@ INLINE void take_nibbles(const uint8_t* plane, uint8_t* to) {
         }
 }
 
-/* Two bits of each code, to bit `up` on; the first of its bits with `first`. */
+/* Put two bits of each code at bit `up`; `first`: overwrite the code instead of adding to it. */
 INLINE void take_pairs(const int first, const int up, const uint8_t* plane, uint8_t* to) {
     for (int t = 0; t < 2; t++, plane += LINE_BYTES)
         UNROLL for (int u = 0; u < 4; u++, to += LINE_BYTES) for (int i = 0; i < LINE_BYTES; i++) {
@@ -28,7 +28,7 @@ INLINE void raise_codes(const int by, uint8_t* codes) {
     for (int i = 0; i < SD_BLOCK * SD_PANEL; i++) codes[i] = (uint8_t)(codes[i] + by);
 }
 
-/* Codes from 0 to 15 become the values of a table, 128 above. */
+/* Replace codes 0 … 15 by the values of a table + 128. */
 INLINE void look_up(const int8_t* values, uint8_t* codes) {
 #ifdef __AVX2__
     const __m256i table = _mm256_xor_si256(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void*)values)),
@@ -42,7 +42,7 @@ INLINE void look_up(const int8_t* values, uint8_t* codes) {
 #endif
 }
 
-/* The codes of a block; returns their end. */
+/* Unpack the codes of a block; returns their end. */
 INLINE const uint8_t* unpack_codes(const sd_format format, const uint8_t* at, uint8_t* to) {
     const sd_coded coded = sd_coded_of(format);
     if (coded.low_bits == 2)
@@ -60,13 +60,13 @@ INLINE const uint8_t* unpack_codes(const sd_format format, const uint8_t* at, ui
     return at;
 }
 
-/* 32 numbers in f16. */
+/* Widen 32 f16 numbers. */
 INLINE void widen_halves(const uint8_t* at, float* to) {
     for (int j = 0; j < SD_PANEL; j += UNIT_LANES)
         u_store(to + j, u_half((const uint16_t*)(const void*)at + j));
 }
 
-/* The scales and minima of a block from their bytes, and from d and dmin [32] of the header. */
+/* Compute the scales and minima of a block from their bytes and the header's d and dmin [32]. */
 INLINE void unpack_scales(const sd_format format, const uint8_t* at, const float* d, const float* dmin,
                           float (*scale)[SD_PANEL], float (*minimum)[SD_PANEL]) {
     const sd_coded coded = sd_coded_of(format);

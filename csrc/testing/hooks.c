@@ -72,11 +72,12 @@ static PyObject* weigh_scores(PyObject* module, PyObject* args) {
     const sd_kernels* k = sd_kernels_get();
     memcpy(to, scores.buf, (size_t)scores.len);
     for (int i = 0; i < n_rows * SD_LANES; i++) most[i] = -INFINITY;
-    k->largest_scores(n_rows, n_chunks, to, most);
+    k->largest_scores(n_rows, n_chunks, to, (ptrdiff_t)n_rows * SD_PANEL, most);
     for (int m = 0; m < n_rows; m++) largest_of[m] = k->max(SD_LANES, most + m * SD_LANES);
     memset(lanes, 0, (size_t)n_rows * SD_LANES * sizeof *lanes);
     for (int c = 0; c < n_chunks; c += 2, to += 2 * n_rows * SD_PANEL) /* two at a time, like attention */
-        k->weigh_scores(n_rows, n_chunks - c < 2 ? 1 : 2, c * SD_PANEL, to, largest_of, factor, n_sum, lanes);
+        k->weigh_scores(n_rows, n_chunks - c < 2 ? 1 : 2, c * SD_PANEL, to, (ptrdiff_t)n_rows * SD_PANEL,
+                        largest_of, factor, n_sum, lanes);
     found = PyTuple_Pack(3, weights, largest, sums);
 done:
     Py_XDECREF(weights), Py_XDECREF(largest), Py_XDECREF(sums);

@@ -15,6 +15,7 @@ static const struct {
     [SD_RULE_BLOCK] = {"block", NULL, SD_TREE_CHAINS},
     [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential, SD_TREE_DRAWS},
     [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical, SD_TREE_ANY},
+    [SD_RULE_AUTO] = {"auto", NULL, SD_TREE_ANY},
 };
 
 sd_status sd_rule_find(const char* name, sd_rule* rule) {
@@ -24,20 +25,26 @@ sd_status sd_rule_find(const char* name, sd_rule* rule) {
         return SD_OK;
     }
     return sd_fail(SD_ERR_VALUE,
-                   "the rule is '%s', expected rejection, greedy, coupled, block, k-sequential or classical",
+                   "the rule is '%s', expected rejection, greedy, coupled, block, k-sequential, classical or "
+                   "auto",
                    name);
 }
+
+const char* sd_rule_name(sd_rule rule) { return RULES[rule].name; }
 
 sd_status sd_rule_check(sd_rule rule, double lenience) {
     if (!(lenience > 0.0 && lenience <= 1.0))
         return sd_fail(SD_ERR_VALUE, "lenience is %g, expected above 0 and at most 1", lenience);
-    if (lenience < 1.0 && rule != SD_RULE_REJECTION && rule != SD_RULE_GREEDY)
+    int lenient = rule == SD_RULE_REJECTION || rule == SD_RULE_GREEDY || rule == SD_RULE_AUTO;
+    if (lenience < 1.0 && !lenient)
         return sd_fail(SD_ERR_VALUE, "lenience is %g, expected 1: the rule '%s' is never lenient", lenience,
                        RULES[rule].name);
     return SD_OK;
 }
 
-sd_rule sd_rule_at(sd_rule rule, double temperature) {
+sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws) {
+    int judges_chains = draws && type == SD_TREE_CHAINS && lenience == 1.0;
+    if (rule == SD_RULE_AUTO) rule = judges_chains ? SD_RULE_BLOCK : SD_RULE_REJECTION;
     return temperature == 0.0 && RULES[rule].takes != SD_TREE_ANY ? SD_RULE_REJECTION : rule;
 }
 

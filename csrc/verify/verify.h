@@ -21,22 +21,28 @@ typedef enum sd_rule {
     SD_RULE_BLOCK,        /* judges a chain as a whole (Sun et al. 2024, Algorithm 2) */
     SD_RULE_K_SEQUENTIAL, /* SpecTr's selection from k draws of one distribution (Sun et al. 2023) */
     SD_RULE_CLASSICAL,    /* non-iterative rejection sampling (appendix A.2), for comparison */
+    SD_RULE_AUTO,         /* the best of these for a sequence (sd_rule_for); judges nothing itself */
     SD_N_RULES
 } sd_rule;
 
 /* Look up a rule by name. */
 sd_status sd_rule_find(const char* name, sd_rule* rule);
 
-/* Check a rule and its lenience l: in (0, 1], and 1 for rules other than rejection and greedy. */
+/* Name of a rule. */
+const char* sd_rule_name(sd_rule rule);
+
+/* Check a rule and its lenience l: in (0, 1], and 1 for rules other than rejection, greedy and auto. */
 sd_status sd_rule_check(sd_rule rule, double lenience);
 
 /* Check that a rule can judge trees of this type; nothing else decides this. SD_ERR_SETTING if not;
  * `argument` is the name of the caller's argument in the message. SD_TREE_UNKNOWN passes. */
 sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type type, const char* argument);
 
-/* Rule to apply if the target is sampled at this temperature. At 0 all mass is on one token and every rule
- * accepts that token alone: rules that do not take every tree become rejection, which does. */
-sd_rule sd_rule_at(sd_rule rule, double temperature);
+/* Rule to apply if the target is sampled at this temperature, to trees of this type. draws: some draft tokens
+ * are sampled, not chosen. At temperature 0 all mass is on one token and every rule accepts that token alone:
+ * rules that do not take every tree become rejection, which does. Auto becomes block for chains of sampled
+ * draft tokens, which accepts more of them, and else rejection: no rule accepts more chosen tokens. */
+sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws);
 
 typedef struct sd_verdict {
     int n_path;    /* number of accepted nodes, without the root */

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.trace import Round
-from specdec.verification.rules import Rule
+from specdec.verification.rules import DecodingRule, Rule
 
 _Ids: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 _Ints: TypeAlias = NDArray[np.int32]
@@ -330,8 +330,8 @@ class Settings:
     """How a sequence is decoded. Immutable: sequences and sessions may share them."""
 
     def __init__(
-        self, *, max_new_tokens: int, sampling: dict[str, Any], gamma: int = ..., rule: Rule = "rejection",
-        lenience: float = 1.0, draft_sampling: dict[str, Any] = ...,
+        self, *, max_new_tokens: int, sampling: dict[str, Any], gamma: int = ...,
+        rule: DecodingRule | Rule = "auto", lenience: float = 1.0, draft_sampling: dict[str, Any] = ...,
         transform: Callable[[_Doubles, list[int]], _Doubles] | Any | None = None,
         constraint: Any | None = None, stop_ids: Sequence[int] | None = None, logprobs_of: str = ...,
         n_top: int = 0, drafters: int | None = None, prediction: Sequence[int] | None = None,
@@ -377,10 +377,10 @@ class Session:
     def admit(
         self, slot: int, prompt: Sequence[int], seed: tuple[int, int], settings: Settings,
         source: Sequence[int] | None = None, /,
-    ) -> None:  # fmt: skip
+    ) -> Rule:  # fmt: skip
         """Give an empty slot, or that of a finished sequence, to a prompt, which must then be read.
 
-        `source` is the input of a model's encoder.
+        `source` is the input of a model's encoder. Returns the rule that verifies its draft tokens.
         """
     def check(self, settings: Settings, /) -> None:
         """Raise what `admit` would raise for these settings; nothing after close. Any thread may call it."""

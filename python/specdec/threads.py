@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from specdec.checks import check_integer
@@ -11,13 +13,14 @@ from specdec.errors import InputError, pass_signals_on
 
 _VARIABLE = "SPECDEC_NUM_THREADS"
 MAX_THREADS = 64  # SD_MAX_THREADS of the core's pool
+_QUOTA_S = 60.0  # seconds that a quota is believed: reading it takes as long as a short request
 
 
 def default_threads() -> int:
     """Return the default of ``n_threads``, from 1 to 64, the size of the core's pool.
 
     The environment variable ``SPECDEC_NUM_THREADS`` if set and not empty, else the number of CPUs in this
-    process's affinity mask, limited by the CPU quota of its control groups.
+    process's affinity mask, limited by the CPU quota of its control groups, which is read once a minute.
     """
     text = os.environ.get(_VARIABLE, "").strip()
     if text:
@@ -28,7 +31,13 @@ def default_threads() -> int:
             raise InputError.of(f"environment variable {_VARIABLE}", text, "an integer, at least 1")
         return min(int(digits[:10]), MAX_THREADS)
     n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min(n_cpus, cpu_quota(), MAX_THREADS)))
+    return max(1, int(min(n_cpus, _quota_in(time.monotonic() // _QUOTA_S), MAX_THREADS)))
+
+
+@lru_cache(maxsize=1)
+def _quota_in(period: float) -> float:
+    """Return the quota of this process as first read in a period of `_QUOTA_S`."""
+    return cpu_quota()
 
 
 def load_average() -> float:

@@ -238,21 +238,25 @@ class Trace(RoundTimes):
         is this sequence's rate, not the machine's.
     target_s : float, optional
         t(1), seconds of a target forward pass with one row, if measured.
+    rule : str, optional
+        Verification rule that judged the draft tokens, such as the one that ``verify="auto"`` found.
     """
 
     def __init__(
         self, rounds: Sequence[Round], *, prefill_s: float = 0.0, n_sequences: int = 1,
-        target_s: float | None = None,
+        target_s: float | None = None, rule: str | None = None,
     ) -> None:  # fmt: skip
         self.rounds: tuple[Round, ...] = tuple(rounds)
         self.prefill_s, self.n_sequences, self._target_s = prefill_s, n_sequences, target_s
+        self.rule = rule
 
     @classmethod
     def joined(cls, traces: Iterable[Trace]) -> Trace:
         """Join traces into one whose statistics cover all of their rounds.
 
         Seconds add up, rates and shares count each round once, `n_sequences` is the maximum. t(1) is the mean
-        of the given ones, weighted by rounds, if all traces have one. InputError if there is no trace.
+        of the given ones, weighted by rounds, if all traces have one; `rule` is None if they differ.
+        InputError if there is no trace.
 
         Examples
         --------
@@ -270,7 +274,8 @@ class Trace(RoundTimes):
         if rounds and all(trace._target_s is not None for trace in several):
             target_s = math.fsum(trace.target_s * trace.n_calls for trace in several) / len(rounds)
         prefill_s, n = math.fsum(t.prefill_s for t in several), max(t.n_sequences for t in several)
-        return cls(rounds, prefill_s=prefill_s, n_sequences=n, target_s=target_s)
+        rule = several[0].rule if len({t.rule for t in several}) == 1 else None
+        return cls(rounds, prefill_s=prefill_s, n_sequences=n, target_s=target_s, rule=rule)
 
     def against(self, plain: Trace) -> Trace:
         """Return the same trace with t(1) from a run of plain decoding, needed for `predicted_speedup`.
@@ -289,7 +294,10 @@ class Trace(RoundTimes):
         return self._with_target_s(plain.run_s)
 
     def _with_target_s(self, target_s: float) -> Trace:
-        return Trace(self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, target_s=target_s)
+        return Trace(
+            self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, target_s=target_s,
+            rule=self.rule,
+        )  # fmt: skip
 
     # -- counts and times ---------------------------------------------------------------------------------
 
@@ -481,7 +489,7 @@ class Trace(RoundTimes):
 
     def figures(self) -> dict[str, Any]:
         """Return every statistic of the trace by name."""
-        given = {"n_sequences": self.n_sequences, "prefill_s": self.prefill_s}
+        given = {"n_sequences": self.n_sequences, "prefill_s": self.prefill_s, "rule": self.rule}
         return given | self._properties() | {"acceptance_interval": list(self.acceptance_interval())}
 
     def to_dict(self) -> dict[str, Any]:
@@ -509,7 +517,8 @@ class Trace(RoundTimes):
         rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
         prefill_s, n_sequences = found.amount("prefill_s", below=MAX_TIME), found.integer("n_sequences")
         target_s = found.amount("target_s", None, below=MAX_TIME)
-        trace = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
+        rule = found.text("rule", default=None)
+        trace = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences, rule=rule)
         return trace if target_s is None or target_s == trace.target_s else trace._with_target_s(target_s)
 
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
@@ -578,6 +587,8 @@ class Trace(RoundTimes):
         ]  # fmt: skip
         if not math.isnan(self.experts_per_call):
             rows.insert(3, ("experts read per layer", f"{self.experts_per_call:.2f} per pass"))
+        if self.rule is not None and self.n_drafted:
+            rows.append(("verification rule", self.rule))
         if self.n_sequences > 1:
             rows.append(("times of a batch of", f"{self.n_sequences} sequences"))
         width = max(len(name) for name, _ in rows)

@@ -1,7 +1,7 @@
-"""Random cases: a world, which is a target and draft models, and a run in it.
+"""Random cases: a world (a target and draft models) and a run in it.
 
-A case is a dict of plain values that says everything of itself, so that it can be printed, changed and run
-again. Its "check" names what is done with it.
+A case is a dict of plain values that describes itself completely, so it can be printed, changed and run
+again. Its "check" names the check to run.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from worlds.draws import Draws
 
 @st.composite
 def cases(draw: Callable[..., Any], what: str, alarm: float = 1e-6) -> Case:
-    """Cases of a name in `CASES`; `alarm` is the false alarm rate of the test of a distribution."""
+    """Cases of a name in `CASES`; `alarm` is the false alarm rate of the distribution's test."""
     found = CASES[what](Draws(draw))
     return found | {"alarm": alarm} if what == "distribution" else found
 
 
 @st.composite
 def damaged_files(draw: Callable[..., Any]) -> Case:
-    """Damaged files of all kinds."""
+    """Damaged files of all types."""
     draws = Draws(draw)
     return file_case(draws, draws.choice(FILE_FORMATS))
 
 
 def _world(draws: Draws, **fixed: Any) -> Case:
-    """A target, and the draft models "a", like the target, and "b", like nothing; `fixed` is of both."""
+    """A target, and draft models: "a", similar to it, and "b", unrelated; `fixed` fields apply to all."""
     target = draw_model(draws, **fixed)
     shared = {"n_vocab": target.get("n_vocab", 11), "text": target.get("text", False)}
     other = with_sources_of(draw_model(draws, **fixed | shared), target)
@@ -52,7 +52,7 @@ def _world(draws: Draws, **fixed: Any) -> Case:
 
 
 def _decoding(draws: Draws, models: Case | None = None) -> Case:
-    """Texts of some prompts; a world of its own, if none is given."""
+    """Draw texts for some prompts, with a new world if none is given."""
     models = _world(draws) if models is None else models
     target = models["target"]
     n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
@@ -89,7 +89,7 @@ def _length(draws: Draws, most: int) -> int:
 
 
 def _draw_adapters(draws: Draws, target: Description, n: int) -> Case:
-    """The adapter of the target now and then, and of each text one of a few, or that of the target."""
+    """Draw, with some chance, an adapter for the target, and for each text one of a few or the target's."""
     found: Case = {"adapter": draw_adapter(draws, target)} if draws.chance(0.25) else {}
     few = [None, *(draw_adapter(draws, target) for _ in range(draws.randint(1, 3)))]
     if not found or draws.chance(0.5):
@@ -98,7 +98,7 @@ def _draw_adapters(draws: Draws, target: Description, n: int) -> Case:
 
 
 def _draw_sources(draws: Draws, target: Description, n: int) -> list[Any]:
-    """Some of them equal; a text now and then."""
+    """Draw sources, some of them equal, some texts."""
     n_ctx, found = target["encoder"].get("n_ctx", 64), []
     for _ in range(n):
         if found and draws.chance(0.3):
@@ -111,7 +111,7 @@ def _draw_sources(draws: Draws, target: Description, n: int) -> list[Any]:
 
 
 def _written(draws: Draws) -> Case:
-    """A constraint as people write it, on a vocabulary that has all bytes."""
+    """Draw a constraint as people write it, for a vocabulary with all bytes."""
     n_vocab = N_BYTES_VOCAB + draws.randint(0, 100)
     n_ctx = draws.one(64, 97, 150)
     found = _decoding(draws, _world(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=n_ctx))
@@ -126,7 +126,7 @@ def _written(draws: Draws) -> Case:
 
 
 def _distribution(draws: Draws) -> Case:
-    """Texts of a few tokens, of a small vocabulary."""
+    """Draw texts of a few tokens from a small vocabulary."""
     length = draws.one(1, 2, 2, 3)
     n_vocab = draws.randint(2, {1: 12, 2: 6, 3: 4}[length])
     models = _world(draws, n_vocab=n_vocab, n_ctx=24, text=False)
@@ -161,7 +161,7 @@ def _distribution(draws: Draws) -> Case:
 
 
 def _engine(draws: Draws) -> Case:
-    """Requests that join and leave."""
+    """Draw requests that join and leave."""
     models = _world(draws)
     one = _decoding(draws, models)
     target = models["target"]
@@ -218,7 +218,7 @@ def _beams(draws: Draws) -> Case:
 
 
 def _used(models: Case, draft: Description) -> Case:
-    """The world without the models that a draft does without."""
+    """Return the world without the models that the draft does not use."""
     names = {one["model"] for one in descriptions(draft) if "model" in one}
     kept = {name: model for name, model in models["models"].items() if name in names}
     return {"target": models["target"], "models": kept}

@@ -1,7 +1,7 @@
-"""Damaged files: what is read must decode, or be refused by a named exception; or a warning names a field.
+"""Damaged files: each must decode, raise a named exception, or warn about a field.
 
-A mutation is a list of plain values, ``[action, file, ...]``, so that it can be printed and left out. Offsets
-beyond the end count from the beginning again; a path that another mutation has taken away is passed over.
+A mutation is a list of plain values, ``[action, file, ...]``, so it can be printed and left out. Offsets past
+the end wrap around; a path that another mutation has removed is skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OTHERS = (
 
 
 class _Pairs(list):  # type: ignore[type-arg]
-    """A JSON object as its (name, value) pairs, so that a name may come twice."""
+    """A JSON object as its (name, value) pairs, so that a name may occur twice."""
 
 
 class _Raw(str):
@@ -47,7 +47,7 @@ class _Raw(str):
 
 
 def draw_mutation(draws: Draws, files: Files) -> Mutation:
-    """A random mutation of one of the files."""
+    """Draw a random mutation of one of the files."""
     named = [name for name in ("config.json", "adapter_config.json") if name in files]
     file = draws.choice([*files, *named * 2])
     data, suffix = files[file], Path(file).suffix
@@ -57,7 +57,7 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
 
 
 def _draw_splice(draws: Draws, data: bytes) -> list[Any]:
-    """[first byte, bytes that go, bytes that come, in hex]."""
+    """[first byte, number of bytes removed, inserted bytes in hex]."""
     n = len(data)
     at = draws.randrange(max(1, n) if draws.chance(0.5) else 1 + max(1, n) // 20)  # headers come first
     action, size = draws.weighted(flip=4, number=3, cut=3, insert=4), draws.one(1, 2, 4, 8, 17, 64, 300, n)
@@ -112,7 +112,7 @@ def _at(value: Any, path: list[Any]) -> Any:
 
 
 def apply(mutation: Mutation, files: Files) -> None:
-    """Change the files."""
+    """Apply a mutation to the files."""
     action, file, *rest = mutation
     data = files[file]
     if action == "edit":
@@ -125,7 +125,7 @@ def apply(mutation: Mutation, files: Files) -> None:
 
 
 def _header(data: bytes) -> bytes:
-    """The header of a safetensors file, as far as it is one."""
+    """Read as much of a safetensors header as is valid."""
     n = int.from_bytes(data[:8], "little")
     return data[8 : 8 + min(n, len(data))]
 
@@ -140,13 +140,13 @@ _PAGE = 4096
 
 
 def _packed_header(data: bytes) -> bytes:
-    """The header of a packed file, as far as it is one."""
+    """Read as much of a packed file's header as is valid."""
     n = _PACKED.unpack_from(data)[1] if len(data) >= _PACKED.size else 0
     return data[_PACKED.size : _PACKED.size + min(n, len(data))]
 
 
 def _with_packed_header(data: bytes, header: bytes) -> bytes:
-    """A packed file with another header, its checksum right; what follows begins at a page, as before."""
+    """Replace a packed file's header, with a correct checksum; the data stays aligned to pages."""
     if len(data) < _PACKED.size:
         return data
     magic, n, _ = _PACKED.unpack_from(data)
@@ -225,7 +225,7 @@ MEMORY_CONSTANT, MEMORY_FACTOR = 256 << 20, 3
 
 
 def file_case(draws: Draws, kind: str) -> Case:
-    """A damaged file of a kind, or a sound one with an unknown field."""
+    """Draw a damaged file of a type, or a valid one with an unknown field."""
     files = files_of(kind)
     described = [name for name in _DESCRIBING if name in files and kind in _OF_MODELS]
     if described and draws.chance(0.15):
@@ -246,7 +246,7 @@ _OF_MODELS = {
 
 
 def check_file(case: Case) -> str:
-    """Write the files, damaged, to a folder of their own, and use them."""
+    """Write the damaged files to a new folder, and use them."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
         files = dict(files_of(case["kind"]))

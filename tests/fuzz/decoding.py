@@ -1,4 +1,4 @@
-"""Runs with a draft against plain decoding and against themselves; beam search against plain beam search."""
+"""Comparison of runs with a draft with plain decoding and with repeated runs; the same for beam search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from worlds.described import (
 
 
 def check_decoding(case: dict[str, Any]) -> str:
-    """Compare a run with plain decoding, or where it depends on the draft, with itself and the target."""
+    """Compare a run with plain decoding or, if it depends on the draft, with a repeated run."""
     settings, target = case["settings"], adapted_target(case)
     options = keywords(settings)
     models = models_of_texts(case, target) or [target] * len(case["prompts"])
@@ -59,28 +59,28 @@ def check_decoding(case: dict[str, Any]) -> str:
 
 
 def is_fixed(settings: dict[str, Any]) -> bool:
-    """Whether the text is a function of the target and the seed."""
+    """Return whether target and seed determine the text."""
     coupled = not settings.get("temperature") or settings.get("verify") == "coupled"
     return coupled and settings.get("lenience", 1.0) == 1.0
 
 
 def _changes(case: dict[str, Any]) -> bool:
-    """Whether what is drafted depends on the clock or on earlier texts."""
+    """Return whether draft tokens depend on the clock or on earlier texts."""
     return is_adaptive(case["draft"]) or is_stateful(case["draft"]) or case["settings"].get("gamma") == "auto"
 
 
 def _n_top(target: specdec.Model) -> int:
-    """Most probable tokens that are asked for with each token."""
+    """Return how many most probable tokens are requested for each token."""
     return min(3, target.config.n_vocab)
 
 
 def _prompts_apart(target: specdec.Model) -> bool:
-    """Whether prompts have bits of their own."""
+    """Return whether prompts are computed with other bits than new tokens."""
     return target.prefill != "rows" and target.config.encoder is None
 
 
 def _check_log_probs(models: list[specdec.Model], results: list[specdec.Result]) -> None:
-    """Log-probabilities of all texts equal those of one batched `Model.score` per model."""
+    """Compare log-probabilities of all texts with one batched `Model.score` per model."""
     if _prompts_apart(models[0]):
         return
     for target in set(models):
@@ -99,7 +99,7 @@ def _check_log_probs(models: list[specdec.Model], results: list[specdec.Result])
 def _generate(
     target: specdec.Model, draft: Any, case: dict[str, Any], **options: Any
 ) -> list[specdec.Result]:
-    """The texts of all prompts, which go on after the start of an encoder-decoder's texts."""
+    """Generate texts for all prompts, which continue after the initial tokens of an encoder-decoder."""
     models = models_of_texts(case, target)
     if models is not None:
         options["adapter"] = [None if model is target else model for model in models]
@@ -109,7 +109,7 @@ def _generate(
 
 
 def _alone(target: specdec.Model, draft: Any, result: specdec.Result, **options: Any) -> specdec.Result:
-    """The text of a result's prompt, and of its source if it has one, once more and by itself."""
+    """Generate a result's text again, alone, from its prompt and its source if it has one."""
     prompt, source = result.prompt_ids, result.source_ids
     if source is None:
         return specdec.generate(target, draft, [prompt], **options)[0]
@@ -118,7 +118,7 @@ def _alone(target: specdec.Model, draft: Any, result: specdec.Result, **options:
 
 
 def may_be_refused(case: dict[str, Any]) -> bool:
-    """Whether a case has something that the documentation says is refused."""
+    """Return whether the documentation says that something in a case is rejected."""
     settings, draft = case["settings"], case["draft"]
     found = list(descriptions(draft))
     rule = settings.get("verify", "rejection")
@@ -154,7 +154,7 @@ def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
 
 
 def _check_possible(case: dict[str, Any], models: list[specdec.Model], results: list[specdec.Result]) -> None:
-    """Logits are the target's of the text; what has no probability does not come."""
+    """Check that logits are the target's for the text, and that no token of probability 0 occurs."""
     settings = case["settings"]
     lenience = settings.get("lenience", 1.0)
     lenient_argmax = lenience < 1.0 and not settings.get("temperature")
@@ -183,10 +183,7 @@ def _check_possible(case: dict[str, Any], models: list[specdec.Model], results: 
 
 
 def _rounding_error(case: dict[str, Any], at: int, text: list[int], first: int) -> float:
-    """How far from logits in f32 the rounding of activations takes those of a text, which decoding rounds.
-
-    To bf16, or in int8 and int4 to eight bits. Some random models with large weights make much of that.
-    """
+    """Return how far rounding of activations (bf16, or codes for int8 and int4) moves logits from f32."""
     rounded = "bf16" if case["target"]["dtype"] == "bf16" else "int8"
     rows = []
     for changes in ({"dtype": rounded}, {"dtype": "f32", "cache_dtype": "f32"}):
@@ -198,14 +195,14 @@ def _rounding_error(case: dict[str, Any], at: int, text: list[int], first: int) 
 
 
 def _distance(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    """The median of rows' largest differences."""
+    """Return the median of the rows' largest differences."""
     return float(np.median(np.abs(rows - others).max(axis=1)))
 
 
 def _compare_again(
     case: dict[str, Any], target: specdec.Model, models: list[specdec.Model], results: list[specdec.Result]
 ) -> None:
-    """A repeated run, or each prompt alone, gives equal output if the seed determines it."""
+    """Check that a repeated run, and each prompt alone, give equal output if the seed determines it."""
     settings = case["settings"]
 
     def draft() -> Any:
@@ -224,7 +221,7 @@ def _compare_again(
 
 
 def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec.Result) -> None:
-    """The pieces of a stream are its text; where a seed fixes the text, that of `generate`."""
+    """Check that a stream's pieces add up to its text, and to that of `generate` if a seed determines it."""
     settings = case["settings"]
     options = keywords({n: v for n, v in settings.items() if n not in ("batch_size", "node_budget")})
     made = make_draft(case["draft"], case["target"], case["models"])
@@ -242,7 +239,7 @@ def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec
 
 
 def check_beams(case: dict[str, Any]) -> str:
-    """The beams of a search with a draft are those without, scores to the bit."""
+    """Check that a search with a draft has the beams of one without, with bit-equal scores."""
     target, name = adapted_target(case), case["draft"]
     model = case["target"] if name == "target" else draft_description(case["target"], case["models"][name])
     options, given = {"n_threads": 1} | case["settings"], case["prompt"]

@@ -1,4 +1,4 @@
-"""The distribution of short texts on small vocabularies, sampled and exact."""
+"""Comparison of sampled short texts on small vocabularies with their exact distribution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N_FIRST, SUSPICION, N_SECOND = 1500, 0.02, 10_000
 
 
 class HangsOnRoundingError(Exception):
-    """A cut of a distribution falls between tokens that rounding may swap."""
+    """A truncation of a distribution falls between tokens that rounding may swap."""
 
 
 def check_distribution(case: Case) -> str:

@@ -1,4 +1,4 @@
-"""Every way to draft, in every other: random descriptions, and the drafts that they describe."""
+"""Every draft nested in every other: random descriptions, and the drafts built from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BY_ARGUMENTS: dict[str, Callable[..., Any]] = {
 
 
 def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: bool = True) -> Description:
-    """A description of a random draft for a target; `layers`: the target's own may draft."""
+    """Draw the description of a random draft for a target; `layers`: allow layers of the target itself."""
     n_vocab, n_layer = target.get("n_vocab", 11), target.get("n_layer", 2)
     nested = 0.0 if depth > 2 else 3.0
     kind = draws.weighted(
@@ -151,7 +151,7 @@ def _tree(draws: Draws) -> Description:
 
 
 def make_draft(description: Description, target: Description, models: dict[str, Description]) -> Any:
-    """The draft of a description, for a target and other models by name."""
+    """Build the described draft for a target and other models by name."""
     d = dict(description)
     kind, tree = d.pop("kind"), _made_tree(d.pop("tree", None))
     n_vocab = target.get("n_vocab", 11)
@@ -194,7 +194,7 @@ def make_draft(description: Description, target: Description, models: dict[str, 
 
 
 def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
-    """A draft of random weights: Eagle, Heads, LookAheadEmbeddings or Recurrent."""
+    """Build a draft with random weights: Eagle, Heads, LookAheadEmbeddings or Recurrent."""
     seed = d["seed"]
     if kind == "eagle":
         make = eagles.eagle1 if d.get("first") else eagles.eagle3
@@ -223,25 +223,25 @@ def _made_tree(tree: list[Any] | None) -> Any:
 
 
 def descriptions(draft: Description) -> Iterator[Description]:
-    """A description and all in it."""
+    """Yield a description and all nested ones."""
     yield draft
     for inner in [*draft.get("drafts", []), *([draft["draft"]] if "draft" in draft else [])]:
         yield from descriptions(inner)
 
 
 def is_adaptive(draft: Description) -> bool:
-    """Whether what is drafted depends on the clock."""
+    """Return whether draft tokens depend on the clock."""
     return any(one.get("adaptive", False) for one in descriptions(draft))
 
 
 def is_stateful(draft: Description) -> bool:
-    """Return whether draft tokens depend on earlier texts, or on earlier questions to an object."""
+    """Return whether draft tokens depend on earlier texts, or on earlier calls of an object."""
     remembers = ("memory", "recycling", "learning")
     return any(one["kind"] in remembers or not one.get("keyed", True) for one in descriptions(draft))
 
 
 def may_branch(draft: Description) -> bool:
-    """Whether the target may be given more than a chain."""
+    """Return whether draft trees may be more than chains."""
     if draft["kind"] == "object":
         return draft["habit"] not in CHAINS
     if draft["kind"] in ("best", "lookahead"):

@@ -1,4 +1,4 @@
-"""Requests of an engine, which join and leave at random, against plain decoding of each alone."""
+"""Engine requests that join and leave at random, compared with plain decoding of each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Expected: TypeAlias = list[specdec.Result] | None
 
 
 def check_engine(case: dict[str, Any]) -> str:
-    """Submit all requests, some after pieces of others have come; cancel some.
+    """Submit all requests, some after others have returned pieces; cancel some.
 
-    Texts that are functions of target and seed are those of plain decoding, or of a cancelled one the
-    beginning.
+    A text determined by target and seed equals that of plain decoding; a cancelled one is its prefix.
     """
     target, options = adapted_target(case), {"n_threads": 1} | case["engine"]
     try:

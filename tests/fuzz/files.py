@@ -1,4 +1,4 @@
-"""Small sound files of every kind that the package reads, by other libraries and NumPy, and their uses."""
+"""Small valid files of every type that the package reads, written by other libraries, and their uses."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _json(value: Any) -> bytes:
 
 
 def _written(write: Callable[[Path], Any]) -> Files:
-    """The files that a function writes to a folder."""
+    """Return the files that a function writes to a folder."""
     with tempfile.TemporaryDirectory() as made:
         write(Path(made))
         return {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}
 
 
 def _tokenizer(*, metaspace: bool = False) -> Tokenizer:
-    """BPE of a few merges: on bytes, or on text with a mark for spaces and tokens of some bytes."""
+    """Make a BPE tokenizer of a few merges: on bytes, or on text with a mark for spaces and byte tokens."""
     special = ["<unk>", "<s>", "</s>", "<pad>"]
     vocab = {text: i for i, text in enumerate([*special, "▁" if metaspace else "Ġ", *_LETTERS])}
     merges = [("a", "b"), ("ab", "c"), ("b", "a")]
@@ -76,7 +76,7 @@ def _tokenizer(*, metaspace: bool = False) -> Tokenizer:
 
 
 def _sentencepiece() -> bytes:
-    """A BPE model of some letters."""
+    """Train a BPE model on a few letters."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["ab abc ba j i h g f e d c"] * 9), model_writer=made, vocab_size=18,
@@ -146,7 +146,7 @@ def _shards() -> Files:
 
 
 def _codes() -> Files:
-    """Matrices as codes of 4 and of 8 bits, packed and not, in groups of 32 and 64 inputs."""
+    """Make matrices of 4-bit and 8-bit codes, packed and not, in groups of 32 and 64 inputs."""
     d, rng = 64, np.random.default_rng(6)
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
     schemes = {
@@ -217,7 +217,7 @@ _SAVED: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
 
 
 def _saved(kind: str) -> Files:
-    """The file of a draft that has seen a text."""
+    """Save a draft that has learned a text."""
 
     def write(folder: Path) -> None:
         draft = _SAVED[kind][0]()
@@ -245,7 +245,7 @@ _QUESTIONS = (specdec.Question(1, "c", ("a", "b")), specdec.Question("x", "d", (
 
 
 def _questions() -> Files:
-    """Lines of prompt files, in each layout."""
+    """Write lines of prompt files, in each layout."""
     lines = [
         {"question_id": 1, "category": "c", "turns": ["a", "b"]}, {"task_id": "x", "prompt": "a"},
         {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]}, "a",
@@ -254,7 +254,7 @@ def _questions() -> Files:
 
 
 def _answers() -> Files:
-    """The answers of a benchmark; only what Spec-Bench has no field for is the package's own."""
+    """Write the answers of a benchmark; only fields that Spec-Bench lacks are the package's own."""
     step = Step(n_drafted=2, depth=2, n_accepted=1, n_emitted=2, betas=(0.5, 0.25))
     reply = Reply("ab", (1, 2, 3, 4), 3, "length", 0.5, 0.1, 0.25, (step, step))
 
@@ -275,7 +275,7 @@ def _family(architecture: str, **changes: Any) -> Files:
 
 
 def _byt5() -> Files:
-    """An encoder-decoder with a tokenizer, and what its texts begin with."""
+    """Write an encoder-decoder with a tokenizer and initial tokens."""
     added = {str(259 + i): {"content": f"<extra_id_{i}>", "special": True} for i in range(3)}
     begin = {"decoder_start_token_id": 0, "forced_bos_token_id": 5, "eos_token_id": 1, "bad_words_ids": [[0]]}
     return _family("T5ForConditionalGeneration", vocab_size=262) | {
@@ -285,17 +285,17 @@ def _byt5() -> Files:
 
 
 def _eagle() -> Files:
-    """EAGLE-3 of two hidden states and few tokens, for a target of `_llama`'s sizes."""
+    """Write an EAGLE-3 draft with two hidden states and few tokens, for a target of `_llama`'s sizes."""
     sizes = {"intermediate_size": FF, "num_attention_heads": HEADS, "num_key_value_heads": 1}
     draft = eagle3(_target(19, d_model=D), "specforge", 3, n_draft=11, captures=(1, 2), **sizes)
     return _written(draft.write)
 
 
 def _adapter(kind: str) -> Files:
-    """A LoRA adapter of `_metaspace`'s model.
+    """Write a LoRA adapter of `_metaspace`'s model.
 
-    The kind "adapter_merged" also adapts the table, and replaces the head; "adapter_dora" has the lengths of
-    rows.
+    The type "adapter_merged" also adapts the embedding and replaces the head; "adapter_dora" has row
+    magnitudes.
     """
     rng = np.random.default_rng(7)
     n_vocab = _tokenizer(metaspace=True).get_vocab_size() + 2  # added tokens
@@ -326,7 +326,7 @@ def _array(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _learned(method: str) -> Files:
-    """A learned draft for the target that `use` takes; only what it says of itself is the package's own."""
+    """Write a learned draft for the target that `use` takes; only its description is the package's own."""
     return _written(lambda folder: _LEARNED[method](_target(4)).save(folder, "f32"))
 
 
@@ -340,7 +340,7 @@ _LEARNED: dict[str, Callable[[specdec.Model], Any]] = {
 
 
 def _converted(file: str, to: str, size: int) -> Files:
-    """One file that the package writes of a folder of random weights."""
+    """Write a file with the package from a folder of random weights."""
     config = _CONFIG | {"num_hidden_layers": 1, "hidden_size": size, "intermediate_size": size}
     config["vocab_size"] = 4 + len(_LETTERS) + 1
     with tempfile.TemporaryDirectory() as made:
@@ -377,7 +377,7 @@ def _use_eagle(folder: Path) -> None:
 
 
 def _use_adapter(kind: str, folder: Path) -> None:
-    """Merge it into a sound base, and where its kind is for that use it next to one."""
+    """Merge it into a valid base and, if its type allows, use it unmerged."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
         for name, data in files_of("metaspace").items():
             (Path(base) / name).write_bytes(data)
@@ -392,7 +392,7 @@ def _target(n_vocab: int, **changes: int) -> specdec.Model:
 
 
 def _use_llama2c(folder: Path) -> None:
-    """Also as a GGUF file, which is read as the same model."""
+    """Use it directly and as a GGUF file, which must load as the same model."""
     tokens, ids = folder / "tok.bin", [1, 0, 1]
     model = specdec.load(folder / "model.bin", tokenizer=tokens, n_threads=1)
     _use_model(model)
@@ -455,10 +455,10 @@ FILE_FORMATS = tuple(_KINDS)
 
 @functools.cache
 def files_of(kind: str) -> Files:
-    """The sound files of a kind."""
+    """Return the valid files of a type."""
     return _KINDS[kind][0]()
 
 
 def use(kind: str, folder: Path) -> None:
-    """Read what is in a folder, and decode a few tokens with it."""
+    """Load a folder, and decode a few tokens with it."""
     _KINDS[kind][1](folder)

@@ -1,7 +1,7 @@
-"""Damaged requests to a server: in their bytes, values, names, headers and chunks, and by clients that leave.
+"""Damaged HTTP requests: faults in bytes, values, names, headers and chunks, and clients that disconnect.
 
-Each is answered with a text, or refused by name, none with a status of 500. Of requests sent ahead of
-the answers to others each gets one answer, or those after some do not.
+Each is answered with a text or a named error, never with status 500. Each pipelined request gets one answer,
+unless an earlier one closes the connection.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ LARGEST = 64 << 20  # bytes by which the process may grow after its first reques
 
 @st.composite
 def requests(draw: Callable[..., Any]) -> dict[str, Any]:
-    """Damaged requests: a path, the bytes of a body, headers, and how they are sent."""
+    """Damaged requests: a path, the bytes of a body, headers, and the manner of sending."""
     draws = Draws(draw)
     path, sound = draws.choice(SOUND)
     found: dict[str, Any] = {"path": path, "how": "whole"}
@@ -110,7 +110,7 @@ def requests(draw: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _damaged_body(draws: Draws, sound: dict[str, Any]) -> bytes:
-    """The bytes of a body with one to three faults, in its value or in its bytes."""
+    """Draw a body with one to three faults in its value or its bytes."""
     value, in_value, n_faults = deepcopy(sound), draws.chance(0.7), draws.randint(1, 3)
     for _ in range(n_faults * in_value):
         if places := _places(value):
@@ -144,7 +144,7 @@ def _damage_value(draws: Draws, holder: Any, key: Any) -> None:
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every place in a JSON value, as (what holds it, its key)."""
+    """Return every position in a JSON value, as (container, key)."""
     found: list[tuple[Any, Any]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -154,7 +154,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 @contextmanager
 def served() -> Iterator[Served]:
-    """A server that at the end writes what it wrote at the beginning, holds no text, and has not grown."""
+    """A server that, at the end, still gives its first answer, holds no text, and has not grown."""
     target, draft = small_pair()
     with (
         Engine(target.with_chat_template(TEMPLATE), draft, n_slots=4, n_threads=1, max_waiting=64) as engine,
@@ -169,7 +169,7 @@ def served() -> Iterator[Served]:
 
 
 class Served:
-    """A server to be asked, and how often it answered with which status; 0 is a client that left."""
+    """A running server, and the number of answers by status; 0 is a client that disconnected."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -197,7 +197,7 @@ class Served:
             self.early = _memory()
 
     def send(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
-        """Status and answer of a request."""
+        """Send a request; return status and answer."""
         status, answer = ask(self.url, path, body, headers=JSON | headers)
         last = answer[-1] if isinstance(answer, list) and answer else {}
         ends = ("response.completed", "response.incomplete")
@@ -206,7 +206,7 @@ class Served:
         return status, answer
 
     def _send_ahead(self, request: dict[str, Any]) -> None:
-        """Send requests one after the other without waiting, in chunks, and read all answers."""
+        """Send pipelined requests, in chunks, and read all answers."""
         n, size = request["n"], request["size"]
         extension = b";" + b"e" * request["n_extension"] if request["n_extension"] else b""
         body = request["body"][: LONGEST // (size + len(extension) + 5) * size]
@@ -233,7 +233,7 @@ class Served:
             raise Failure(f"{len(statuses)} answers to {n} requests")
 
     def _leave(self, request: dict[str, Any]) -> None:
-        """Send a part of a request, all of it, or what HTTP does not know, and close the connection."""
+        """Send all or part of a request, or invalid HTTP, and close the connection."""
         body, cut = request["body"], request["cut"]
         sent = _head(request["path"]) + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
         if cut == "cut":
@@ -257,7 +257,7 @@ def _head(path: str) -> bytes:
 
 
 def _check(status: int, answer: Any) -> None:
-    """Raise unless an answer is a text or a refusal by name."""
+    """Raise unless an answer is a text or a named error."""
     if status == 200:
         return
     if status not in REFUSED:
@@ -269,6 +269,6 @@ def _check(status: int, answer: Any) -> None:
 
 
 def _memory() -> int:
-    """Bytes of this process in memory; 0 where the system does not say."""
+    """Return the resident bytes of this process; 0 if the system does not report them."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * 4096 if status.exists() else 0

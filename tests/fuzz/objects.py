@@ -1,4 +1,4 @@
-"""Python objects that draft: legal, and as unpleasant as they may be."""
+"""Python draft objects: valid ones, as adversarial as the interface allows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ProposerError(Exception):
 
 
 class Proposer:
-    """Proposals by one of `HABITS`: functions of the text, so that runs can be repeated.
+    """Draft object with one of `HABITS`: proposals are functions of the text, so that runs are reproducible.
 
-    Without `keyed` they are random, as an exact distribution needs it of draft tokens that are drawn.
+    Without `keyed` they are random, as exact distributions require of sampled draft tokens.
     """
 
     def __init__(self, n_vocab: int, habit: str, seed: int, keyed: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""How a case is run: within limits, so that a process that dies or hangs leaves the case; what must hold."""
+"""Execution of a case within limits, so that a dying or hanging process leaves the case; invariants."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LEFT = Path(os.environ.get("FUZZ_LEFT") or tempfile.gettempdir())
 
 
 class Failure(AssertionError):  # noqa: N818  # it is the finding, not an error of this program
-    """A check that did not hold."""
+    """A failed check."""
 
 
 def check(case: Case) -> str:
-    """Run a case: "passed", or "refused" by a named exception that was to be expected; else it raises."""
+    """Run a case; return "passed", or "refused" for an expected named exception. Raise otherwise."""
     from fuzz import damage, decoding, distributions, engines
 
     checks: dict[str, Callable[[Case], str]] = {
@@ -48,7 +48,7 @@ def check(case: Case) -> str:
 
 @contextlib.contextmanager
 def _restored(case: Case) -> Iterator[None]:
-    """Keep a script of the case while it runs."""
+    """Keep a script of the case on disk while it runs."""
     script, log = (LEFT / f"fuzz-{os.getpid()}.{end}" for end in ("py", "log"))
     text = pprint.pformat(case, width=100, compact=True, sort_dicts=False)
     script.write_text(f"from math import inf\n\nfrom fuzz.running import check\n\nprint(check({text}))\n")
@@ -64,7 +64,7 @@ def _restored(case: Case) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(more: int) -> Iterator[None]:
-    """Let allocations fail beyond so many bytes of addresses more than now; only Linux counts them."""
+    """Limit the process's address space to this many more bytes; Linux only."""
     if sys.platform != "linux":
         yield
         return
@@ -83,7 +83,7 @@ def limited(more: int) -> Iterator[None]:
 
 
 def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -> None:
-    """Counts, paths, betas, origins and the reason of the end."""
+    """Check counts, paths, betas, origins and the finish reason."""
 
     def hold(condition: bool, what: str) -> None:
         if not condition:

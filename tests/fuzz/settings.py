@@ -1,4 +1,4 @@
-"""Settings of a run: drawn at random as plain values, and made into arguments of `specdec.generate`."""
+"""Random settings of a run as plain values, and their conversion to arguments of `specdec.generate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Probs = NDArray[np.float64]
 
 
 def _half(probs: Probs, tokens: Sequence[int]) -> Probs:
-    """Every other token, by the text so far; all where next to nothing would be left."""
+    """Allow every other token, depending on the text so far; all tokens if few would be left."""
     kept = probs * (np.arange(len(probs)) % 2 == sum(tokens) % 2)
     return kept if kept.sum() > 1e-9 else probs
 
@@ -43,7 +43,7 @@ TRUNCATIONS = tuple(name for name, row in table_of(specdec.Sampling).items() if 
 
 
 class EveryOther:
-    """A gamma that is a function of the rounds so far."""
+    """A gamma that depends on the number of rounds so far."""
 
     def __init__(self, max_gamma: int) -> None:
         self.max_gamma = max_gamma
@@ -55,9 +55,9 @@ class EveryOther:
 
 
 def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[str, Any]:
-    """Fields of `specdec.Sampling`: all rows of the table, or those that move the argmax, each by chance.
+    """Draw fields of `specdec.Sampling`: any of the table, or only those that change the argmax.
 
-    A row without values here is drawn among small numbers, within what a server takes of it.
+    A field without listed values gets a small number that a server accepts.
     """
     tokens, bias = st.integers(0, n_vocab - 1), st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0])
     biases = st.dictionaries(tokens, bias, min_size=1, max_size=min(3, n_vocab - 1))
@@ -86,7 +86,7 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
 
 
 def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[str, Any]:
-    """Settings of a run of some prompts."""
+    """Draw settings of a run of some prompts."""
     n_vocab = target.get("n_vocab", 11)
     found: dict[str, Any] = {
         "seed": draws.randrange(2**32),
@@ -124,23 +124,23 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
 
 @functools.cache
 def _prompt_cache(max_bytes: int) -> specdec.PromptCache:
-    """One for all runs, so that a run finds what those before it have read."""
+    """Return one prompt cache for all runs, so that later runs reuse prompts."""
     return specdec.PromptCache(max_bytes)
 
 
 def is_extreme(settings: dict[str, Any]) -> bool:
-    """Whether a value is one of `EXTREMES`."""
+    """Return whether a value is in `EXTREMES`."""
     return any(settings.get(name) in values for name, values in EXTREMES.items())
 
 
 def may_forbid_all(settings: dict[str, Any]) -> bool:
-    """Whether settings may leave no token to choose from."""
+    """Return whether settings may leave no token to choose from."""
     masks = ("min_tokens", "no_repeat_ngram_size", "bad_words")
     return is_extreme(settings) or any(settings.get(name) for name in masks)
 
 
 def keywords(settings: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `specdec.generate`; one thread where nothing is said."""
+    """Return the arguments of `specdec.generate`; one thread by default."""
     found = {"n_threads": 1} | settings
     if isinstance(found.get("gamma"), list):
         found["gamma"] = EveryOther(found["gamma"][1])
@@ -159,12 +159,12 @@ _ONLY_SPECULATIVE = "gamma draft_sampling batch_size node_budget seed n_threads 
 
 
 def plain_keywords(settings: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a plain run of one prompt, on one thread, with the same output."""
+    """Return the arguments of a plain single-prompt run, on one thread, with the same output."""
     return keywords({name: value for name, value in settings.items() if name not in _ONLY_SPECULATIVE})
 
 
 def _end_ids(settings: dict[str, Any], target: specdec.Model | None) -> set[int]:
-    """The tokens that end a text, which `min_tokens` masks."""
+    """Return the end tokens, which `min_tokens` masks."""
     named = {"<pad>": 0, "<s>": 1, "</s>": 2}
     stops = {named.get(one, one) for one in settings.get("stop") or ()}
     ends = () if target is None or settings.get("ignore_eos") else target.eos_ids
@@ -216,7 +216,7 @@ def distribution_after(
     settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int,
     target: specdec.Model | None = None,
 ) -> Probs:  # fmt: skip
-    """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
+    """Compute the next token's distribution from the logits after a text, with the reference in NumPy."""
     adjusted, new, allowed = _adjusted(settings, logits, text, n_prompt, target), list(text[n_prompt:]), None
     if "constraint" in settings:
         allowed = RandomConstraint(**settings["constraint"]).allowed(new)

@@ -1,4 +1,4 @@
-"""Memory of the core in tests: an allocation that fails, a round that must not allocate, blocks that leak."""
+"""Memory of the core in tests: failing allocations, rounds that must not allocate, leaks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS)
 
 
 def bytes_held() -> int:
-    """Bytes that the core has allocated and not freed."""
+    """Return the bytes that the core has allocated and not freed."""
     return _core._alloc_bytes()
 
 
 @contextmanager
 def allowing(n: int) -> Iterator[None]:
-    """The core's next n allocations succeed, and those after them fail."""
+    """Let the core's next n allocations succeed and all later ones fail."""
     _core._alloc_fail_after(n)
     try:
         yield
@@ -32,7 +32,7 @@ def allowing(n: int) -> Iterator[None]:
 
 @contextmanager
 def nothing_leaks() -> Iterator[None]:
-    """Every block of the core that is made here is freed here."""
+    """Check that every block of the core allocated inside is freed inside."""
     gc.collect()
     live = _core._alloc_live()
     yield
@@ -41,9 +41,9 @@ def nothing_leaks() -> Iterator[None]:
 
 
 def fail_each_allocation(work: Callable[[], object]) -> int:
-    """Do the work with n allocations allowed, for n = 0, 1, … until it is done; how often it failed.
+    """Repeat the work with n = 0, 1, … allocations allowed until it succeeds; return the number of failures.
 
-    Each time there is a MemoryError, and nothing leaks.
+    Each failure raises MemoryError, and nothing leaks.
     """
     for n in itertools.count():
         failed = False

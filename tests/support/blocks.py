@@ -1,4 +1,4 @@
-"""Random rows of blocks of the types of GGUF files."""
+"""Random rows of GGUF block types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _F16 = {"q4_1": (0, 2), "q5_1": (0, 2), "q2_k": (80, 82), "q3_k": (108,), "q4_k"
 
 
 def f16_bytes(kind: str) -> NDArray[np.bool_]:
-    """Which bytes of a block belong to numbers in f16."""
+    """Return which bytes of a block belong to f16 numbers."""
     found = np.zeros(TYPES[kind][1], bool)
     for at in _F16.get(kind, (0,)):
         found[at : at + 2] = True
@@ -27,7 +27,7 @@ def f16_bytes(kind: str) -> NDArray[np.bool_]:
 def random_blocks(
     rng: np.random.Generator, kind: str, n_out: int, n_in: int, scales: NDArray[np.float16] | None = None
 ) -> NDArray[np.uint8]:
-    """Rows [n_out, bytes] of random codes. `scales`: values of the f16 numbers; default: normal."""
+    """Draw rows [n_out, bytes] of random codes. `scales`: values of the f16 numbers; default: normal."""
     size, n_bytes = TYPES[kind]
     raw = rng.integers(0, 256, (n_out, n_in // size, n_bytes), dtype=np.uint8)
     for at in _F16.get(kind, (0,)):
@@ -43,7 +43,7 @@ def random_blocks(
 
 
 def awkward_rows(rng: np.random.Generator, n_rows: int, n_in: int) -> NDArray[np.float32]:
-    """Rows with what is awkward: blocks of one element, of zeros, of tiny and of large numbers, and ties."""
+    """Make rows of edge cases: blocks of one element, of zeros, of tiny and of large numbers, and ties."""
     x = rng.standard_normal((n_rows, n_in)).astype(np.float32)
     x[:, ::7] = np.round(x[:, ::7] * 4) / 4
     for i, scale in enumerate((0.0, 3e-6, 1e-8, 2e4)):

@@ -1,4 +1,4 @@
-"""Chat templates in the public formats of model families, written for these tests; conversations for them."""
+"""Chat templates in the public formats of model families, and conversations; written for these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colors as color-blind people see them, and how far apart they are."""
+"""Colors as seen with color blindness, and distances between them."""
 
 from __future__ import annotations
 

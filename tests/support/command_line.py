@@ -1,4 +1,4 @@
-"""Command line in this process, with a test's models instead of those it would load."""
+"""The command line, run in this process with a test's models instead of the ones it would load."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fails(*arguments: str, status: int = 2, sent: bytes | str | None = None) -> 
 
 
 def figure(output: str, name: str) -> str:
-    """Return the value printed next to a name."""
+    """Return the value printed next to a label."""
     found = re.search(rf"^{re.escape(name)} +(.*)$", output, re.MULTILINE)
     assert found, f"no {name!r} in:\n{output}"
     return found[1]
@@ -58,7 +58,7 @@ def use_models(
 ) -> None:  # fmt: skip
     """Replace the bundled pair and named models by these; other drafts are opened normally.
 
-    A function in place of the pair or of the models by name is called with what names them.
+    A function in place of a pair or a dict is called with the requested names.
     """
     if pair is not None:
         patch.setattr(given_models, "embedded_pair", pair if callable(pair) else lambda *_, **__: pair)
@@ -75,11 +75,11 @@ def use_models(
 
 
 def time_quickly(patch: pytest.MonkeyPatch) -> None:
-    """Two pairs of runs, on one thread: models of tests are too small for two to pay."""
+    """Time two pairs of runs, on one thread, because test models are too small to gain from two."""
     patch.setenv("SPECDEC_NUM_THREADS", "1")
     patch.setattr(side_by_side, "_MOST_PAIRS", 2)
 
 
 def ends_with_an_error(arguments: list[str]) -> bool:
-    """Whether the program, run in this process with its own handling of errors, says that it has failed."""
+    """Return whether the program, run in this process with its own error handling, reports failure."""
     return main(arguments) == EXIT_ERROR

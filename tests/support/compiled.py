@@ -1,4 +1,4 @@
-"""Models and products of the compiled core, called by hand: one place to change when the core changes."""
+"""Helpers that call models and products of the compiled core: one file to change when the core changes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ tensor_shapes = _core.tensor_shapes
 def prompt_logits(
     model: Model, ids: Sequence[int], *, pieces: Sequence[int] = (), capacity: int = 0, **options: Any
 ) -> Array:
-    """Logits [n_ids, n_vocab] of a text that a new decoder reads, in one call or cut before the `pieces`."""
+    """Logits [n_ids, n_vocab] of a text read by a new decoder, in one call or split before the `pieces`."""
     decoder = Decoder(model, capacity=capacity or len(ids), **options)
     parts = np.split(np.array(ids), pieces)
     return np.concatenate([np.asarray(decoder.prefill(part.tolist(), logits=True)) for part in parts])
 
 
 def token_logits(model: Model, token: int, source: Any = None) -> Array:
-    """Logits [n_vocab] of a token without history, as texts go on: by the row kernels."""
+    """Logits [n_vocab] of a token without history, computed by the row kernels like generated tokens."""
     found: Array = Decoder(model, capacity=1, source=source).forward([token], [-1])[0]
     return found
 
@@ -45,7 +45,7 @@ def token_logits(model: Model, token: int, source: Any = None) -> Array:
 def trees_along(
     ids: Sequence[int], n_vocab: int, seed: int = 3
 ) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
-    """Random trees along a text: how much comes before, tokens and parents of nodes, and the text's path."""
+    """Random trees along a text: preceding tokens, tokens and parents of nodes, and the text's path."""
     rng, first = np.random.default_rng(seed), 0
     while first < len(ids) - 8:
         tokens: list[int] = []
@@ -65,7 +65,7 @@ def trees_along(
 def scores_of(
     model: Model, texts: Sequence[Sequence[int]], given: Any = None, **options: Any
 ) -> tuple[Any, ...]:
-    """Texts scored together, as `_core.score_texts`. `given`: Tokens of each that are not scored."""
+    """Score texts together with `_core.score_texts`. `given`: leading tokens of each that are not scored."""
     flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
     n_given = np.ones(len(texts), np.int32) if given is None else np.array(given, np.int32)
     found: tuple[Any, ...] = score_texts(model, (flat, lengths), n_given, **options)
@@ -73,26 +73,26 @@ def scores_of(
 
 
 def score(model: Model, ids: Sequence[int], source: Any = None, **options: Any) -> Array:
-    """ln p of each token of a text but the first."""
+    """ln p of each token of a text except the first."""
     sources = None if source is None else (np.array(source, np.int32), np.array([len(source)], np.int32))
     found: Array = scores_of(model, [ids], sources=sources, **options)[0]
     return found
 
 
 def quantized(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
-    """The bytes of rows as blocks of a type of GGUF files, "q8_0" for instance."""
+    """Quantize rows to blocks of a GGUF type, such as "q8_0"; return the bytes."""
     return np.frombuffer(_core.quantize(rows, kind, **options), np.uint8)
 
 
 class Work:
-    """Count the core's forward passes, and the layer blocks that tokens pass, in a block of code."""
+    """Forward passes of the core, and layer blocks applied to tokens, in a block of code."""
 
     blocks = forwards = 0
 
 
 @contextmanager
 def counted_work() -> Iterator[Work]:
-    """Count the work that is done inside; needs the test hooks."""
+    """Count the work done inside; needs the test hooks."""
     work = Work()
     before = _core._forward_work(), _core._forward_count()
     yield work
@@ -100,13 +100,13 @@ def counted_work() -> Iterator[Work]:
 
 
 def blocks_of_a_token(*models: Any) -> int:
-    """Blocks that a token goes through in all of these models; None is no model."""
+    """Layer blocks that a token passes through in all of these models; None is no model."""
     return sum(2 * model.config["n_layer"] for model in models if model is not None)
 
 
 @contextmanager
 def prompts_in_slices_of(n_tokens: int) -> Iterator[None]:
-    """Let models that are made inside read so many tokens of prompts at once."""
+    """Set the prompt slice of models made inside."""
     _core._prompt_slice(n_tokens)
     try:
         yield
@@ -115,14 +115,14 @@ def prompts_in_slices_of(n_tokens: int) -> Iterator[None]:
 
 
 def rows_computed(work: Callable[[], object], n_layer: int) -> float:
-    """Rows of tokens that forwards compute in the meantime."""
+    """Count the token rows that forward passes compute inside."""
     with counted_work() as done:
         work()
     return done.blocks / (2 * n_layer)
 
 
 def weighed_scores(scores: Array, scale: float, n_sum: Sequence[int]) -> tuple[Any, ...]:
-    """Attention's weights of scores [n_chunks, n_rows, 32], the largest score and sum of each row."""
+    """Attention weights of scores [n_chunks, n_rows, 32], and the largest score and sum of each row."""
     found: tuple[Any, ...] = _core._weigh_scores(scores, scale, list(n_sum))
     return found
 

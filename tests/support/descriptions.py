@@ -1,4 +1,4 @@
-"""Drafts as the core takes them: a method's name and its arguments by name, from arguments in order."""
+"""Descriptions of drafts as the core takes them: a method's name and its arguments by name."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ ARGUMENTS = {
 
 
 def by_method(method: str, *arguments: Any) -> tuple[str, dict[str, Any]]:
-    """The description of a draft; `arguments` in the order of `ARGUMENTS`."""
+    """Describe a draft; `arguments` are in the order of `ARGUMENTS`."""
     return method, dict(zip(ARGUMENTS[method], arguments, strict=True))

@@ -1,7 +1,7 @@
-"""Samples against distributions: chi-square tests of first tokens, and the trained pair they run on.
+"""Tests of samples against distributions: chi-square tests of first tokens, and the trained pair they use.
 
-With a fresh seed a right program fails one of these tests with probability FALSE_ALARM. Seeds are fixed, so
-nothing fails at random; to change what is drawn from them is a fresh seed.
+With a fresh seed, a correct program fails one of these tests with probability FALSE_ALARM. Seeds are fixed,
+so nothing fails at random; a change of what is drawn from them counts as a fresh seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FALSE_ALARM = 1e-3
 
 
 def p_value(counts: dict[Tokens, int], found: dict[Tokens, float]) -> float:
-    """Pearson's p value; cells expected less than 5 times are pooled. What cannot happen has p = 0."""
+    """Pearson's p value; cells with under 5 expected counts are pooled. An impossible outcome gives 0."""
     total = sum(counts.values())
     if not counts.keys() <= found.keys():
         return 0.0
@@ -67,7 +67,7 @@ def conditional(
 
 
 def beta(target: Conditional, draft: Conditional) -> float:
-    """Chance that the first draft is accepted."""
+    """Acceptance probability of the first draft token."""
     return float(np.minimum(target(()), draft(())).sum())
 
 
@@ -89,7 +89,7 @@ TRAINED = ["small", "stories260K"]
 
 
 def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
-    """One of TRAINED; its drafts are written to the folder."""
+    """Load one of TRAINED; its drafts are written to the folder."""
     if name == "small":
         tokenizer = small_pair()[1].tokenizer
         file, amounts = small_llama2c(folder), (0.3, 0.4)
@@ -116,7 +116,7 @@ def first_layers(file: Path, n_layers: int, folder: Path) -> specdec.Model:
 
 
 def blurred_llama2c(file: Path, amount: float, path: Path) -> Path:
-    """A llama2.c model with noise on its matrices; the tables of the rotation and the norms stay."""
+    """Add noise to the matrices of a llama2.c model; rotation tables and norms stay."""
     header, tensors = read_llama2c(file)
     matrices = {name: array for name, array in tensors.items() if name.startswith("w")}
     return write_llama2c(path, header, tensors | blurred(matrices, amount))
@@ -134,7 +134,7 @@ def read_llama2c(file: Path) -> tuple[tuple[int, ...], Tensors]:
 
 
 def small_llama2c(folder: Path) -> Path:
-    """The small draft as a llama2.c file: trained weights in this format, in every clone."""
+    """Write the small draft, whose trained weights are in every clone, as a llama2.c file."""
     config = json.loads((DRAFT / "config.json").read_text())
     assert config["tie_word_embeddings"] and config["rms_norm_eps"] == 1e-5 and config["rope_theta"] == 1e4
     sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -159,14 +159,14 @@ def small_llama2c(folder: Path) -> Path:
 
 
 def neighbors(weight: NDArray[np.float32], n_heads: int) -> NDArray[np.float32]:
-    """Rows as llama2.c has them, which rotates neighbors; Hugging Face's files rotate halves of a head."""
+    """Reorder rows as in llama2.c, which rotates adjacent pairs instead of halves of a head."""
     n_out, n_in = weight.shape
     halves = weight.reshape(n_heads, 2, n_out // n_heads // 2, n_in)
     return halves.swapaxes(1, 2).reshape(n_out, n_in)
 
 
 def read_bf16(path: Path) -> Tensors:
-    """The tensors of a safetensors file in bf16, as float32."""
+    """Read the tensors of a bf16 safetensors file as float32."""
     content = path.read_bytes()
     (n_header,) = struct.unpack("<Q", content[:8])
     header, data, tensors = json.loads(content[8 : 8 + n_header]), content[8 + n_header :], {}

@@ -1,6 +1,6 @@
-"""Every way to draft, by name: what `test_every_drafter.py` runs over.
+"""All drafts by name, for `test_every_drafter.py`.
 
-A new draft gets an entry here, and one more for every setting that changes how it proposes.
+Add an entry for a new draft, and one more for each setting that changes how it proposes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from worlds.vocabularies import Renumbered
 
 @dataclass(frozen=True)
 class World:
-    """Target and the parts of drafts for it."""
+    """A target and the components of drafts for it."""
 
     target: specdec.Model
     draft: specdec.Model  # a smaller model of the same vocabulary
@@ -34,7 +34,7 @@ class World:
         return self.target.config["n_vocab"]
 
     def heads(self, *, tree: Any = None, **settings: Any) -> drafts.DecodingHeads:
-        """Random heads for the target."""
+        """Make random heads for the target."""
         return drafts.DecodingHeads(random_heads(self.target, **settings), tree=tree)
 
 
@@ -42,9 +42,9 @@ Make = Callable[[World], Any]
 
 
 class Repeats:
-    """An object of a user's: what followed the last token where it stood before, in a row or as branches.
+    """Draft object that repeats what followed the last token earlier, in a chain or as branches.
 
-    It fails if it is asked about a text whose prompt it did not get.
+    It fails if asked about a text whose prompt it did not receive.
     """
 
     def __init__(self, *, branches: bool = False) -> None:
@@ -69,7 +69,7 @@ class Repeats:
 
 
 class Scripted:
-    """Returns what it is given, or what a function of text and budget returns; records its calls."""
+    """Draft object that returns a fixed value or that of a function of text and budget; records its calls."""
 
     def __init__(self, answer: Any, gamma: int | None = None, seconds: float = 0.0) -> None:
         self.answer, self.seconds = answer, seconds
@@ -94,7 +94,7 @@ class Scripted:
 
 
 class Draws:
-    """An object of a user's that draws: near the last token, in a row or as two branches."""
+    """Draft object that samples near the last token, in a chain or as two branches."""
 
     def __init__(self, n_vocab: int, *, branches: bool = False) -> None:
         self.n_vocab, self.branches = n_vocab, branches
@@ -116,7 +116,7 @@ class Draws:
 
 
 def remembering(world: World, **settings: Any) -> drafts.SuffixDecoding:
-    """A memory of some texts."""
+    """Make a memory of some texts."""
     memory = drafts.SuffixDecoding(min_match=1, **settings)
     for text in (world.ids[:100], world.ids[30:200]):
         memory.add(text[5:], text[:5])
@@ -124,7 +124,7 @@ def remembering(world: World, **settings: Any) -> drafts.SuffixDecoding:
 
 
 def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
-    """A matrix in which every token has successors."""
+    """Make a matrix in which every token has successors."""
     draft = drafts.TokenRecycling(2, tree=tree)
     ids = np.arange(world.n_vocab)
     after = dict(zip(world.ids, world.ids[1:], strict=False))
@@ -135,12 +135,12 @@ def recycling(world: World, tree: drafts.StaticTree) -> drafts.TokenRecycling:
 
 
 def together(*parts: Any) -> drafts.Ensemble:
-    """Drafts that all draft in every round."""
+    """Combine drafts that all draft in every round."""
     return drafts.Ensemble(*parts, adaptive=False)
 
 
 class Learns(drafts.OnlineTrainer):
-    """Says that the draft is what it was."""
+    """Trainer that returns the draft unchanged."""
 
     name = "learns"
 
@@ -166,7 +166,7 @@ def in_tree(shape: Any) -> Make:
 
 
 def learning(make: Callable[[World], Any], taught: bool = True) -> Make:
-    """Online draft; by default trained on what it already knows."""
+    """Online draft; by default trained on what it already predicts."""
     return lambda w: drafts.OnlineDraft(make(w), trainer=Learns(w) if taught else None, interval=None)
 
 
@@ -284,5 +284,5 @@ VARIANTS = {
 
 
 def named(names: Iterable[str] = DRAFTS) -> list[Any]:
-    """Parameters of a test over drafts, by name; `VARIANTS` are slow."""
+    """Parametrize a test over drafts by name; `VARIANTS` are slow."""
     return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in names]

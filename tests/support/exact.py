@@ -1,9 +1,9 @@
-"""Exact integration of a verification rule over its random numbers and its drafts.
+"""Exact integration of a verification rule over its random numbers and draft trees.
 
-A rule is a function with the signature of ``specdec.reference.verify``. It is taken as a black box: its
-outcome is piecewise constant in every uniform, and the ends of the pieces are found by bisection to the last
-bit of the numbers that the package draws, the multiples of 2**-53. So what is proven is the rule as compiled,
-rounding included, not a copy of its formulae.
+A rule is a function with the signature of ``specdec.reference.verify``, treated as a black box. Its outcome
+is piecewise constant in every uniform random number. Bisection finds the boundaries of the pieces to the last
+bit of the numbers that the package draws, the multiples of 2**-53. So the proof covers the compiled rule,
+rounding included, not a copy of its formulas.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def probe(
 def outcome_distribution(
     rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs
 ) -> dict[tuple[tuple[int, ...], int], float]:
-    """Exact probability of every (path, token) for one tree of drafts."""
+    """Exact probability of every (path, token) for one draft tree."""
     found: dict[tuple[tuple[int, ...], int], float] = defaultdict(float)
     for box in cells(rule, tokens, parents, target_probs, draft_probs):
         found[box.path, box.token] += box.probability
@@ -176,7 +176,7 @@ class Drafts:
 
 
 def drafts(parents: Sequence[int], proposal: Proposal) -> Iterator[Drafts]:
-    """Every tree of drafts of this shape that can occur."""
+    """Enumerate every possible draft tree of this shape."""
 
     def grow(prefixes: list[Tokens], rows: list[Probs], probability: float) -> Iterator[Drafts]:
         node = len(prefixes)
@@ -194,7 +194,7 @@ def drafts(parents: Sequence[int], proposal: Proposal) -> Iterator[Drafts]:
 
 
 def prefixes_of(tokens: Sequence[int], parents: Sequence[int]) -> list[Tokens]:
-    """The new tokens down to each node of a tree, the root first; tokens and parents are without it."""
+    """New tokens down to each node of a tree, the root first; tokens and parents exclude the root."""
     prefixes: list[Tokens] = [()]
     for token, parent in zip(tokens, parents, strict=True):
         prefixes.append((*prefixes[parent], token))
@@ -202,12 +202,12 @@ def prefixes_of(tokens: Sequence[int], parents: Sequence[int]) -> list[Tokens]:
 
 
 def independent(parents: Sequence[int], draft: Conditional) -> Proposal:
-    """Every node is drawn from the draft's distribution after its parent."""
+    """Draw every node from the draft's distribution after its parent."""
     return lambda node, prefixes: draft(prefixes[parents[node]])
 
 
 def without_replacement(parents: Sequence[int], draft: Conditional) -> Proposal:
-    """As `independent`, but no two children of a node are alike: each is drawn from the rest of D."""
+    """Like `independent`, but siblings differ: each is drawn from the remaining distribution."""
 
     def proposal(node: int, prefixes: Sequence[Tokens]) -> Probs:
         row = draft(prefixes[parents[node]]).copy()
@@ -218,7 +218,7 @@ def without_replacement(parents: Sequence[int], draft: Conditional) -> Proposal:
 
 
 def chosen(parents: Sequence[int], draft: Conditional) -> Proposal:
-    """No node is drawn: the k-th child of a node is the k-th most probable token, a point mass."""
+    """Choose nodes without sampling: child k of a node is the k-th most probable token, a point mass."""
 
     def proposal(node: int, prefixes: Sequence[Tokens]) -> Probs:
         row = draft(prefixes[parents[node]])
@@ -229,7 +229,7 @@ def chosen(parents: Sequence[int], draft: Conditional) -> Proposal:
 
 
 def alternating(first: Proposal, second: Proposal) -> Proposal:
-    """Nodes of odd numbers come from the one, the others from the other: two drafts in one tree."""
+    """Draw nodes of odd index from one draft, the others from another: two drafts in one tree."""
     return lambda node, prefixes: (first if node % 2 else second)(node, prefixes)
 
 
@@ -269,7 +269,7 @@ def question(
 
 
 def rows_after(tree: Drafts, target: Conditional) -> Probs:
-    """[n_nodes, n_vocab] the target's distribution after each node."""
+    """Target distributions [n_nodes, n_vocab] after each node."""
     return np.array([target(prefix) for prefix in tree.prefixes])
 
 
@@ -283,7 +283,7 @@ def first_tokens(outputs: dict[Tokens, float], target: Conditional, length: int)
 
 
 def chain_distribution(target: Conditional, length: int, prefix: Tokens = ()) -> dict[Tokens, float]:
-    """Distribution of the first `length` tokens of plain sampling that begins with `prefix`."""
+    """Distribution of the first `length` tokens of plain sampling that starts with `prefix`."""
     found = {prefix: 1.0}
     for _ in range(length - len(prefix)):
         found = {

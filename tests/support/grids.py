@@ -1,4 +1,4 @@
-"""Large products of parameters in few test items, which are quick to collect: one item runs many cases."""
+"""Large products of parameters in few test items that collect quickly: one item runs many cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def covering(shows: Mapping[Key, set[Any]]) -> set[Key]:
-    """Cases in which everything occurs that occurs in any, found greedily."""
+    """Find greedily a subset of cases in which every value occurs."""
     left, chosen = dict(shows), set()
     while left:
         best = max(left, key=lambda case: len(left[case]))
@@ -78,7 +78,7 @@ def in_few_items(
 
 
 def _cases(marks: Sequence[pytest.Mark]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Every combination of the values of ``pytest.mark.parametrize``: its values, by their labels."""
+    """Every combination of the values of ``pytest.mark.parametrize``, as values by label."""
     parts: list[list[list[tuple[str, str, Any]]]] = []
     for mark in marks:
         names, values = mark.args

@@ -1,4 +1,4 @@
-"""Requests to a server over a socket, by the standard library."""
+"""HTTP requests to a server over a socket, with the standard library only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def ask(
     url: str, path: str, body: Any = None, *, method: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, Any]:  # fmt: skip
-    """(status, body) of an answer; the body is read as JSON where it says so, as events, or as text.
+    """Return (status, body) of a response; the body is parsed as JSON, as events, or as text by its type.
 
-    A body in bytes is sent as it is, another one as JSON.
+    A body in bytes is sent unchanged; any other is sent as JSON.
     """
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
@@ -36,20 +36,20 @@ def ask(
 
 
 def send(connection: socket.socket, path: str, body: Any) -> None:
-    """Send a request on a connection, and wait for nothing."""
+    """Send a request on a connection without waiting."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
 
 
 def connected(url: str) -> socket.socket:
-    """A connection to a server."""
+    """Open a connection to a server."""
     host, port = urlsplit(url).netloc.split(":")
     return socket.create_connection((host, int(port)), timeout=10)
 
 
 def events_of(text: str) -> list[Any]:
-    """The events of a stream: what JSON they hold, or the text of one without."""
+    """Parse the events of a stream: JSON values, or text."""
     found = []
     for block in text.split("\n\n"):
         lines = [line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: ")]

@@ -1,4 +1,4 @@
-"""Libraries that only oracle tests use, imported at their first use: to import them takes seconds."""
+"""Lazy imports of libraries that only oracle tests use, because importing them takes seconds."""
 
 from __future__ import annotations
 

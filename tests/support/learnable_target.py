@@ -1,4 +1,4 @@
-"""A small target whose distribution drafts can learn something of in seconds, and trainings for it."""
+"""A small target that drafts can learn in seconds, and trainings for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]
 
 
 def learnable_target(folder: Path, eos_token_id: int | None = 2) -> specdec.Model:
-    """A Hugging Face folder of a target that depends on the last token above all, in f32."""
+    """Write an f32 Hugging Face folder of a target that depends mostly on the last token."""
     ends: Any = {"bos_token_id": 1, "eos_token_id": eos_token_id}
     config = llama_config(vocab_size=VOCABULARY, num_hidden_layers=2, max_position_embeddings=64, **ends)
     tensors = llama_tensors(config, 11)
@@ -28,7 +28,7 @@ def learnable_target(folder: Path, eos_token_id: int | None = 2) -> specdec.Mode
 
 
 def train(target: Any, out: Path, kind: str = "small", **options: Any) -> Any:
-    """Train a draft on little text; options: those of `TrainingOptions` and of `train_draft`."""
+    """Train a draft on a little text; options are those of `TrainingOptions` and `train_draft`."""
     from specdec.training import TrainingOptions, train_draft
 
     given: dict[str, Any] = {

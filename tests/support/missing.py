@@ -1,6 +1,6 @@
-"""Missing features of a machine: the only reasons to skip a test in every tier.
+"""Features that a machine may lack: the only accepted reasons to skip a test.
 
-`pytest --strict-skips`, which `.ci/run` uses, takes every other skip for a failure.
+`pytest --strict-skips`, which `.ci/run` uses, counts every other skip as a failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other processes and threads: the command line, a program that forks, spawned work, waiting."""
+"""Other processes and threads: the command line, forks, spawned work, waiting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENDLESS = [*PLAIN, "100000", "abc"]
 
 
 def command_process(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start the command line; the pair is written to the folder, and what is printed goes to pipes."""
+    """Start the command line; the pair is written to the folder, and output goes to pipes."""
     command = [sys.executable, "-c", _SCRIPT, str(folder), *arguments]
     return subprocess.Popen(command, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
@@ -92,7 +92,7 @@ print("done")
 
 
 def fork_script(engine: PrefillMethod) -> str:
-    """The program, whose products are computed by the engine; it prints "done" if all children are right."""
+    """A program whose products use the engine; it prints "done" if all children are right."""
     return _FORKS.replace("ENGINE", repr(engine))
 
 
@@ -108,7 +108,7 @@ PATIENCE_S = 120.0
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Return when ``condition()`` is true; an `AssertionError` says that it never was."""
+    """Wait until ``condition()`` is true; raise AssertionError at a timeout."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, f"it did not happen within {PATIENCE_S:g} seconds"

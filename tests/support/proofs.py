@@ -1,6 +1,7 @@
 """Proofs of the rules by exact integration: output distribution and acceptance rates.
 
-The chances of acceptance follow the theorems in their own words; nothing is taken from the rules under test.
+The expected acceptance probabilities follow the theorems directly and share no code with the rules under
+test.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ path, [n_nodes]."""
 
 
 def rejection_chances(lenience: float = 1.0) -> Chances:
-    """Theorem 3.5 and A.5, one candidate after the other: min(W, D) / D, W = T / l less what was taken."""
+    """Theorem 3.5 and A.5, candidate by candidate: min(W, D) / D, with W = T / l minus the mass used."""
 
     def chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[int]) -> Iterable[float]:
         left = target / lenience
@@ -60,7 +61,7 @@ def rejection_chances(lenience: float = 1.0) -> Chances:
 
 
 def greedy_chances(lenience: float = 1.0) -> Chances:
-    """The argmax, and with lenience what is at least l times as probable."""
+    """Accept the argmax and, with lenience, tokens at least l times as probable."""
 
     def chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[int]) -> Iterable[float]:
         best = int(np.argmax(target))
@@ -90,13 +91,13 @@ def classical_chances(target: Probs, rows: Sequence[Probs], tokens: Sequence[int
 
 
 def walking(chances: Chances) -> Expected:
-    """Down the tree from row to row; nodes with equal tokens from the root are one row."""
+    """Walk down the tree row by row; nodes with equal tokens from the root share a row."""
 
     def expected(tree: Drafts, parents: Sequence[int], target_probs: Probs, decided: Sequence[int]) -> Probs:
         on_path = np.zeros(len(parents))
 
         def visit(last: int, probability: float) -> None:
-            """`last` is the last node accepted; the other nodes of its row go on with it."""
+            """Walk on from `last`, the last accepted node; the other nodes of its row continue with it."""
             candidates = [node for node in decided if tree.prefixes[node][:-1] == tree.prefixes[last]]
             if candidates:
                 rows, tokens = tree.probs[candidates], [tree.tokens[node] for node in candidates]
@@ -201,7 +202,7 @@ def prove_bound(
 
 
 def prove_acceptance(found: RoundDistribution, expected: Probs) -> None:
-    """Each node is on the path as often as is expected, or DisprovedError."""
+    """Check that each node is on the path with its expected probability; raises DisprovedError."""
     if not np.abs(found.accepted - expected).max() <= TOLERANCE:
         raise DisprovedError(f"nodes are accepted with {found.accepted}, expected {expected}")
 
@@ -210,7 +211,7 @@ def expected_acceptance(
     expected: Expected, parents: Sequence[int], target: Conditional, proposal: Proposal,
     decided: Sequence[int],
 ) -> Probs:  # fmt: skip
-    """[n_nodes] probability of each node to be on the path, over all drafts."""
+    """Probability [n_nodes] of each node to be on the path, over all draft trees."""
     on_path = np.zeros(len(parents))
     for tree in drafts(parents, proposal):
         on_path += tree.probability * expected(tree, parents, rows_after(tree, target), decided)

@@ -1,4 +1,4 @@
-"""Expect a refusal by what it is about instead of by the words of its message."""
+"""Assertions about errors by their argument or field instead of the words of their message."""
 
 from __future__ import annotations
 

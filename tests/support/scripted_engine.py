@@ -1,4 +1,4 @@
-"""An engine that writes texts which a test names, so that what a server makes of them can be compared."""
+"""An engine that writes texts given by a test, so that server output can be compared exactly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log_prob(i: int) -> float:
 
 
 class ScriptedGeneration:
-    """Texts of one request, in pieces of so many tokens; a list of ids stands for a text of these."""
+    """Texts of one request, in pieces of a fixed number of tokens; a list of ids stands for its text."""
 
     def __init__(self, engine: ScriptedEngine, options: dict[str, Any]) -> None:
         self._engine, self._options, self.n = engine, options, options.get("n", 1)
@@ -102,7 +102,7 @@ class ScriptedGeneration:
 
 
 class ScriptedEngine:
-    """Stands in for `Engine`: all its texts are one, or token ids; nothing is computed."""
+    """Replacement for `Engine` that writes one fixed text or token ids without computing."""
 
     def __init__(self, target: specdec.Model, text: Any = "", *, max_open: int = 1000) -> None:
         self.target, self.draft, self.text = target, None, text

@@ -1,4 +1,4 @@
-"""Models whose greedy text a test chooses, in files that every library reads."""
+"""Models whose greedy text is given by a test, in files that every library reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of the core with their first prompts, for tests of what happens in single rounds."""
+"""Sessions of the core with their first prompts, for tests of single rounds."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class Session:
     def replace(
         self, slot: int, prompt: Any, seed: tuple[int, int], *, source: Any = None, settings: Any = None
     ) -> None:
-        """Give a slot to another prompt, with its own settings or those of all."""
+        """Give a slot to another prompt, with its own settings or the common ones."""
         self.core.admit(slot, prompt, seed, self.usual if settings is None else settings, source)
 
     def prefill(self) -> float:
-        """Read the prompts; returns seconds. A text that fails says why in its next round."""
+        """Read the prompts; return seconds. A text that fails reports the reason in its next round."""
         return read_prompts(self.core)
 
     def round(self, *args: Any, **options: Any) -> list[dict[str, Any]]:
-        """The rounds of `_core.Session.round`, as `record_of` has them."""
+        """Run `_core.Session.round`; return the records of `record_of`."""
         return [record_of(done) for done in self.core.round(*args, **options)]
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +77,7 @@ def read_prompts(of: _core.Session | _core.BeamSearch) -> float:
 
 
 def record_of(done: _core.SlotRound) -> dict[str, Any]:
-    """A round in one slot as a dict, with lists in place of tuples."""
+    """A slot's round as a dict, with lists instead of tuples."""
     round_ = done.round
     assert isinstance(done.round.tokens, tuple) and round_.kept == len(round_.tokens)
     return {
@@ -91,7 +91,7 @@ def record_of(done: _core.SlotRound) -> dict[str, Any]:
 
 
 def all_rounds(session: Session, n: int | None = None) -> list[dict[str, Any]]:
-    """The records of all rounds, or of the first n; the session is closed."""
+    """Return the records of all rounds, or of the first n, and close the session."""
     session.prefill()
     batches = (session.round() for _ in (count() if n is None else range(n)))
     found = [record for batch in takewhile(bool, batches) for record in batch]

@@ -1,4 +1,4 @@
-"""Simulated targets and drafts for the policy of gamma="auto": times and acceptances without a clock."""
+"""Simulated targets and drafts for the gamma="auto" policy: times and acceptances without a clock."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ class World:
 
 
 class Play:
-    """Rounds of the policy in a world.
+    """Rounds of the policy in a simulated world.
 
-    What is counted are the seconds without noise and, of each round, the tokens that its draft tokens give on
-    average, not those that luck gave.
+    Counts seconds without noise and, for each round, the expected instead of the sampled number of tokens.
     """
 
     def __init__(self, world: World, seed: int, learned: _core.AdaptiveGamma | None = None) -> None:
@@ -67,7 +66,7 @@ class Play:
         self.seconds = 0.0
 
     def rate(self, n_tokens: float, n_sequences: int = 1) -> float:
-        """Tokens per second of the next `n_tokens`."""
+        """Tokens per second over the next `n_tokens`."""
         tokens, seconds = self.tokens, self.seconds
         while self.tokens < tokens + n_tokens:
             self.round(n_sequences)

@@ -1,4 +1,4 @@
-"""Small random models over a few tokens, and shapes of trees: what the proofs run over."""
+"""Small random models over a few tokens, and tree shapes, for the proofs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def table(
 
 
 def unlike(parents: Sequence[int], n_vocab: int, seed: int = 10) -> Proposal:
-    """Every node is drawn from a distribution of its own: several drafts, or one at several temperatures."""
+    """Draw every node from a distribution of its own: several drafts, or one at several temperatures."""
     drafts = [table(n_vocab, seed + node, standardize(False)) for node in range(len(parents))]
     return lambda node, prefixes: drafts[node](prefixes[parents[node]])
 

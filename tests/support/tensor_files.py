@@ -1,4 +1,4 @@
-"""Files of weights as the readers of the package see them: one place to change when these change."""
+"""Weight files as the package's readers see them: one file to change when the readers change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GGUF_WORDS: Mapping[str, tuple[str, ...]] = WORDS
 
 
 def tensors_in(path: Path) -> Mapping[str, Any]:
-    """The tensors of a Hugging Face folder, a safetensors file or a GGUF file, by the names there."""
+    """The tensors of a Hugging Face folder, a safetensors file or a GGUF file, by their names there."""
     if path.is_dir():
         return open_weights(path)
     return read_gguf(path)[1] if path.suffix == ".gguf" else read_safetensors(path)
@@ -44,7 +44,7 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], **metadata: s
 
 
 def forget_gguf() -> None:
-    """As in a process that has not read a GGUF file: the package `gguf` is looked for again."""
+    """Reset to the state before any GGUF file was read: the package `gguf` is imported again."""
     gguf_file._types.cache_clear()
 
 
@@ -55,7 +55,7 @@ def gguf_metadata(path: Path) -> Mapping[str, Any]:
 
 
 def gguf_tokenizer(path: Path) -> tuple[ByteTokenizer, Mapping[str, str]]:
-    """The tokenizer of a GGUF file, which need not hold a model, and the special tokens that it names."""
+    """The tokenizer of a GGUF file, with or without a model, and its named special tokens."""
     found = read_vocabulary(GGUFFile(OpenedFile(path)), path)
     assert found is not None and isinstance(found.tokenizer, ByteTokenizer)
     return found.tokenizer, found.special_tokens

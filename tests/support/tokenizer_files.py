@@ -1,4 +1,4 @@
-"""Files of tokenizers: published vocabularies, folders that hold them, and tokenizer.json of a few words."""
+"""Tokenizer files: published vocabularies, folders that hold them, and a tokenizer.json of a few words."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def published_folder(family: str, shared: Path, folder: Path) -> Path:
 
 
 def write_json(folder: Path, **files: Any) -> Path:
-    """Write files of these names and contents."""
+    """Write JSON files, given by name and content."""
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
 
 
 def word_level(**parts: Any) -> dict[str, Any]:
-    """The tokenizer.json of three words."""
+    """A tokenizer.json with three words."""
     from tokenizers import Tokenizer, models
 
     library = Tokenizer(models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="a"))

@@ -1,4 +1,4 @@
-"""A target, drafts of graded likeness to it, and a tokenizer whose tokens split characters and words."""
+"""A target, drafts of graded similarity to it, and a tokenizer whose tokens split characters and words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ assert len(_PIECES) == N_VOCAB
 
 
 class ToyTokenizer(ByteTokenizer):
-    """Ids are pieces of bytes; text is encoded byte by byte, by the first one-byte piece that has it."""
+    """Tokenizer whose ids are byte strings; it encodes each byte as the first one-byte token for it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class ToyTokenizer(ByteTokenizer):
 
 
 def blurred(tensors: Tensors, amount: float, seed: int = 1) -> Tensors:
-    """The weights with noise of `amount` times their own spread: a draft that is right now and then."""
+    """Weights with noise of `amount` times their standard deviation: a draft that sometimes agrees."""
     rng = np.random.default_rng(seed)
     return {
         name: (array + rng.normal(0.0, amount * array.std(), array.shape)).astype(np.float32)
@@ -49,7 +49,7 @@ def blurred(tensors: Tensors, amount: float, seed: int = 1) -> Tensors:
 
 
 def write_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[Path, Path]:
-    """Folders of a random target and of a draft that is like it; without tokenizer."""
+    """Write folders of a random target and a similar draft, without tokenizer."""
     settings = llama_config(**{"vocab_size": N_VOCAB, "max_position_embeddings": N_CTX, **config})
     tensors = {name: array * 2.0 for name, array in tensors_for(settings, seed=3).items()}
     target = write_hf(folder / "target", settings, tensors)
@@ -64,7 +64,7 @@ def load_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[spec
 
 
 def tiny_pair(folder: Path) -> tuple[specdec.Model, specdec.Model]:
-    """Models of three tokens, of which every tree of drafts can be listed."""
+    """Models of three tokens, whose draft trees can all be enumerated."""
     changes = {"vocab_size": 3, "hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 32}
     config = llama_config(**changes)
     tensors = {name: array * 1.5 for name, array in tensors_for(config, seed=3).items()}
@@ -74,7 +74,7 @@ def tiny_pair(folder: Path) -> tuple[specdec.Model, specdec.Model]:
 
 
 def greedy_tokens(model: specdec.Model, prompt: Sequence[int], n: int) -> list[int]:
-    """`n` tokens by argmax, one forward pass of one node each: no session, no draft, no stop."""
+    """Decode `n` tokens by argmax with single-node forward passes: no session, no draft, no stop."""
     decoder = _core.Decoder(model.core, capacity=len(prompt) + n)
     if len(prompt) > 1:
         decoder.prefill(list(prompt[:-1]))

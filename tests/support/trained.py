@@ -1,4 +1,4 @@
-"""Trained pair for tests, small enough for hundreds of texts."""
+"""A trained pair for tests, small enough for hundreds of texts."""
 
 from __future__ import annotations
 

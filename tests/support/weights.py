@@ -1,9 +1,8 @@
-"""The compiled rules on what a session gives them: weights in any unit, and point masses.
+"""The compiled rules on a session's inputs: unnormalized weights and point masses.
 
-A session does not divide a row of weights by its sum: the largest weight is 1 and the row carries a factor.
-Where all mass is on one token there is no row at all. `specdec.verify` takes probabilities and has neither.
-So a proof that feeds the rules with probabilities says nothing about units; `verify_weights` is fed as a
-session is.
+A session does not normalize a row of weights: its largest weight is 1, and the row has a factor. A point mass
+has no row at all. `specdec.verify` takes probabilities and has neither, so proofs with probabilities do not
+cover them. `verify_weights` takes a session's inputs.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ Probs = NDArray[np.float64]
 
 
 def points_of(rows: Probs) -> list[int]:
-    """For each row the token that has all mass, or -1."""
+    """Return for each row the token with all mass, or -1."""
     return [int(np.argmax(row)) if np.count_nonzero(row) == 1 else -1 for row in rows]
 
 
 def weights_of(rows: Probs, points: Sequence[int]) -> Probs:
-    """Rows as a session has them: the largest weight is 1; a point mass has no weights, here NaN."""
+    """Convert rows to a session's weights: the largest is 1; a point mass has none, here NaN."""
     weights = np.full(rows.shape, np.nan)
     for i, (row, point) in enumerate(zip(rows, points, strict=True)):
         if point < 0:

@@ -1,4 +1,4 @@
-"""Folders of LoRA adapters as PEFT writes them, with random numbers, in NumPy alone."""
+"""Folders of random LoRA adapters in PEFT's layout, written with NumPy only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LLAMA_MODULES = (
 
 
 def adapter_config(**changes: Any) -> dict[str, Any]:
-    """An adapter_config.json. ``...`` leaves a field out."""
+    """Make an adapter_config.json; a field given as ``...`` is left out."""
     config: dict[str, Any] = {
         "peft_type": "LORA", "r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "bias": "none",
         "fan_in_fan_out": False, "use_rslora": False, "use_dora": False, "init_lora_weights": True,
@@ -34,7 +34,7 @@ def adapter_config(**changes: Any) -> dict[str, Any]:
 def low_rank_tensors(
     shapes: Mapping[str, tuple[int, int]], ranks: Mapping[str, int], seed: int, size: float = 0.3
 ) -> dict[str, NDArray[np.float32]]:
-    """A and B for modules of [outputs, inputs], by the names of their files."""
+    """A and B for modules of [outputs, inputs], by their names in files."""
     rng = np.random.default_rng(seed)
     tensors = {}
     for module, (n_out, n_in) in shapes.items():
@@ -48,7 +48,7 @@ def low_rank_tensors(
 def llama_shapes(
     config: Mapping[str, Any], modules: Sequence[str] = LLAMA_MODULES
 ) -> dict[str, tuple[int, int]]:
-    """Modules of a Llama's config.json, of all layers, to the shapes of their matrices."""
+    """Matrix shapes of all modules in all layers of a Llama's config.json."""
     d, f = config["hidden_size"], config["intermediate_size"]
     kv = config["num_key_value_heads"] * d // config["num_attention_heads"]
     of_layer = dict(
@@ -64,7 +64,7 @@ def llama_shapes(
 def write_adapter(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]]
 ) -> Path:
-    """Write the folder."""
+    """Write an adapter folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(config))
     (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(tensors))

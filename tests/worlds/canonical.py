@@ -146,7 +146,7 @@ ENCODER_DECODERS: dict[str, dict[str, Any]] = {
 
 
 def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
-    """Weights large enough that the logits of different tokens differ clearly."""
+    """Draw weights large enough that logits of different tokens differ clearly."""
     rng = np.random.default_rng(seed)
     tensors = {}
     for name, shape in _core.tensor_shapes(config).items():
@@ -156,7 +156,7 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
 
 
 def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
-    """A draft that agrees with its target now and then."""
+    """Make a draft that sometimes agrees with its target."""
     rng = np.random.default_rng(seed)
     return {n: (t + scale * rng.standard_normal(t.shape)).astype(np.float32) for n, t in tensors.items()}
 
@@ -179,7 +179,7 @@ NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (
 
 
 def decoder_of(model: _core.Model, **options: Any) -> _core.Decoder:
-    """The forward pass of one text over a model of the core; options: those of `_core.Decoder`."""
+    """Make a decoder of one text on a core model; options are those of `_core.Decoder`."""
     return _core.Decoder(model, **({"capacity": model.config["n_ctx"]} | options))
 
 
@@ -193,7 +193,7 @@ def random_source(config: dict[str, Any], n: int = 75, seed: int = 0) -> list[in
 def step_by_step(
     model: _core.Model, ids: Sequence[int] | NDArray[Any], source: Sequence[int] | None = None
 ) -> NDArray[np.float32]:
-    """Logits [n_ids, n_vocab] from forwards of one token each."""
+    """Logits [n_ids, n_vocab] from forward passes of one token each."""
     decoder = _core.Decoder(model, capacity=len(ids), source=source)
     rows = []
     for token in ids:
@@ -203,14 +203,14 @@ def step_by_step(
 
 
 def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
-    """A draft whose tokens are right with probability alpha; texts: prompts with their continuations."""
+    """Make a draft whose tokens are right with probability alpha; texts: prompts with their continuations."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
     return by_method("fixed_acceptance", draft, alpha, texts)
 
 
 def with_drafts(session: Session) -> Session:
-    """The session, whose records say `draft_probs`, `draft_points` and `node_logits` too."""
+    """Make the session record `draft_probs`, `draft_points` and `node_logits` too."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
     session._keep_drafts()  # type: ignore[attr-defined]  # only a build with hooks has it
@@ -220,7 +220,7 @@ def with_drafts(session: Session) -> Session:
 def beams(
     target: _core.Model, draft: _core.Model | None, prompt: list[int], **options: Any
 ) -> list[tuple[list[int], float]]:
-    """Tokens and score of the hypotheses of a beam search; with a draft, by speculation."""
+    """Tokens and scores of a beam search's hypotheses; speculative with a draft."""
     options = {"width": 3, "draft_width": 4, "gamma": 3, "max_new_tokens": 10} | options
     search = _core.BeamSearch(target, draft, prompt, **options)
     read_prompts(search)
@@ -237,9 +237,9 @@ def run_session(
     sources: Sequence[Sequence[int] | None] | None = None, logprobs: dict[str, Any] | None = None,
     **sampling: Any,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
-    """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
+    """New tokens and their logits for each prompt, and all records.
 
-    `logprobs`: the arguments "logprobs_of" and "n_top" of the session.
+    `sampling` applies to both models. `logprobs`: the session's arguments "logprobs_of" and "n_top".
     """
     session = Session(
         target, draft, prompts, gamma=gamma, max_new_tokens=max_new_tokens,
@@ -266,7 +266,7 @@ def run_session(
 def forced(
     target: specdec.Model, draft: Any, prompt: Sequence[int], output: Sequence[int], gamma: int
 ) -> Sequence[specdec.Round]:
-    """The rounds in which the target writes just this: all mass is on its next token."""
+    """Run rounds in which the target writes exactly this text: its next token has all mass."""
     text = [*prompt, *output]
 
     def transform(probs: NDArray[Any], tokens: list[int]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Constraints: automata on token ids, written by hand; schemas, regular expressions and grammars, drawn."""
+"""Constraints: hand-written automata on token ids; random schemas, regular expressions and grammars."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from worlds.draws import Draws
 
 @dataclass
 class RandomConstraint:
-    """A constraint that allows tokens by a hash of all new tokens before.
+    """Constraint that allows tokens by a hash of all previous new tokens.
 
-    Some positions allow one token, so that it is forced; the others `n_allowed`. The text is complete after
-    `length` tokens.
+    Some positions allow a single, forced token, the others `n_allowed`. The text is complete after `length`
+    tokens.
     """
 
     n_vocab: int
@@ -58,7 +58,7 @@ class RandomConstraint:
 
 
 class State:
-    """State of a text under a `RandomConstraint`; it checks how it is used."""
+    """State of a text under a `RandomConstraint`; checks its own use."""
 
     def __init__(self, constraint: RandomConstraint, new: list[int]) -> None:
         self.constraint, self.new, self.was_asked = constraint, new, False
@@ -104,7 +104,7 @@ Part = list[Any]
 
 
 def draw_constraint(draws: Draws) -> list[Any]:
-    """[what it is an argument of, the argument, the same as a regular expression or None]."""
+    """[argument name, value, an equivalent regular expression or None]."""
     kind = draws.weighted(schema=3, regex=2, lark=1, gbnf=1)
     if kind == "schema":
         return ["schema", _draw_schema(draws, 3), None]
@@ -131,7 +131,7 @@ def check_constraints(constraint: list[Any], text: str) -> None:
 def allowed_after(
     constraint: list[Any], target: Model, new: list[int], *, may_end: bool = True
 ) -> NDArray[np.bool_]:
-    """Which tokens may follow new ones, [n_vocab]; `may_end`: those that end a text among them."""
+    """Tokens [n_vocab] that may follow new ones; `may_end`: includes end tokens."""
     ends = target.tokenizer.eos_ids if may_end and target.tokenizer is not None else ()
     return _walked(json.dumps(constraint), target, tuple(new), ends)
 
@@ -154,7 +154,7 @@ def _walked(constraint: str, target: Model, new: tuple[int, ...], ends: tuple[in
 
 
 def _draw_pattern(draws: Draws, depth: int) -> Part:
-    """Draw texts that are not all empty."""
+    """Draw a pattern whose texts are not all empty."""
     if depth == 0 or draws.chance(0.2):
         return ["text", draws.choice(_LITERALS)] if draws.chance(0.6) else ["class", draws.choice(_CLASSES)]
     kind = draws.weighted(row=3, choice=2, times=2)
@@ -178,7 +178,7 @@ def _as_regex(part: Part) -> str:
 
 
 def _as_grammar(part: Part, *, gbnf: bool) -> str:
-    """In GBNF, or in the syntax of Lark."""
+    """Convert to GBNF or Lark syntax."""
     rules: list[str] = []
 
     def rule(inside: str) -> str:

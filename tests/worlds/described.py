@@ -1,4 +1,4 @@
-"""Small random models and adapters: descriptions of a few numbers, drawn, and what is made from them."""
+"""Small random models and adapters, built from drawn descriptions of a few numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ END_IDS = (2,)
 
 
 def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
-    """A description of a random model; `fixed` fields are taken as they are."""
+    """Draw the description of a random model; `fixed` fields are kept."""
     gpt = draws.chance(0.3)
     n_kv_head = draws.one(1, 1, 2, 3)
     n_head = n_kv_head if gpt else n_kv_head * draws.one(1, 2, 3)
@@ -88,7 +88,7 @@ def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
 
 
 def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
-    """A description of an encoder: without what reads one way alone, with the decoder's table or its own."""
+    """Draw the description of an encoder: bidirectional, with the decoder's embedding or its own."""
     found = draw_model(draws, encoder=None, text=False, sliding_window=0)
     kept = found.get("switches", {})
     found["switches"] = {name: kept[name] for name in kept if name not in ("alibi", "windows", "head_bias")}
@@ -104,12 +104,12 @@ def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_vocab(model: dict[str, Any]) -> int:
-    """How many ids the sources of a description with an encoder have."""
+    """Vocabulary size of the sources of a description with an encoder."""
     return model["encoder"].get("n_vocab", DEFAULTS["n_vocab"])
 
 
 def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
-    """A description whose encoder, if there is one, reads what a target's does, if that has one."""
+    """Return a description whose encoder, if any, reads the same sources as the target's."""
     if "encoder" not in model:
         return model
     encoder = model["encoder"]
@@ -122,7 +122,7 @@ def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, 
 
 
 def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the canonical configuration that a plain decoder leaves out, each with a small chance."""
+    """Draw optional fields of the canonical configuration, each with a small probability."""
     n_layer, n_head, d_head = model["n_layer"], model["n_head"], model["d_head"]
     flags = dict.fromkeys(("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied"), (0.15, True))
     found = draws.fields(
@@ -154,7 +154,7 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _each(n: int, *values: Any) -> st.SearchStrategy[Any]:
-    """A list of one of the values for each layer."""
+    """Draw one of the values for each layer."""
     return st.lists(st.sampled_from(values), min_size=n, max_size=n)
 
 
@@ -179,7 +179,7 @@ def _draw_positions(draws: Draws, n_layer: int, n_head: int, d_head: int) -> dic
 
 
 def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str, Any]:
-    """A draft's whole description: over the target's own, or with "own" over the defaults."""
+    """Complete a draft's description: based on the target's or, with "own", on the defaults."""
     shared = {name: target[name] for name in ("n_vocab", "text") if name in target}
     own = {name: value for name, value in draft.items() if name != "own"}
     found = own | shared if draft.get("own") else target | own | shared
@@ -189,7 +189,7 @@ def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str
 
 
 def make_model(description: dict[str, Any]) -> Model:
-    """The model of a description; equal descriptions give one object for some time."""
+    """Build the described model; equal descriptions share one object for some time."""
     return _made(json.dumps(DEFAULTS | description, sort_keys=True))
 
 
@@ -213,7 +213,7 @@ def _made(description: str) -> Model:
 
 
 def _config(d: dict[str, Any]) -> dict[str, Any]:
-    """The canonical configuration of a whole description, without its encoder."""
+    """The canonical configuration of a complete description, without its encoder."""
     gpt = d["family"] == "gpt"
     return {
         **{name: d[name] for name in ("n_vocab", "n_ctx", "n_layer", "n_head", "n_kv_head")},
@@ -238,7 +238,7 @@ def _frequencies(d_head: int, rope: list[Any] | None, n_ctx: int) -> list[float]
 
 
 def _pieces(n_vocab: int, *, all_bytes: bool) -> list[bytes]:
-    """Pieces of bytes, some of them parts of a character; with all bytes, of what constraints are made of."""
+    """Byte strings, some of them parts of a character; with all bytes, those that constraints need."""
     found = [bytes([byte]) for byte in range(256)] + [*_OF_CONSTRAINTS] if all_bytes else [*_OF_TEXTS]
     return [*found, *(f"{i:x}".encode() for i in range(16, 16 + n_vocab))][: n_vocab - 3]
 
@@ -267,7 +267,7 @@ RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
 
 def draw_adapter(draws: Draws, target: Description) -> Description:
-    """A description of a random adapter of a target, which has no encoder."""
+    """Draw the description of a random adapter of a target without encoder."""
     found = {
         "roles": draws.one(list(ROLES), draws.some(ROLES, 1), draws.some(ROLES, 1)),
         "layers": draws.one(None, None, draws.some(range(target.get("n_layer", 2)), 1)),
@@ -279,7 +279,7 @@ def draw_adapter(draws: Draws, target: Description) -> Description:
 
 
 def adapted_model(model: Model, adapter: Description | None) -> Model:
-    """A model with the adapter of a description next to its weights; None: the model."""
+    """Return a model with a described unmerged adapter; None: the model itself."""
     return model if adapter is None else _adapted(model, json.dumps(adapter, sort_keys=True))
 
 
@@ -311,12 +311,12 @@ def _adapted(model: Model, adapter: str) -> Model:
 
 
 def adapted_target(case: Mapping[str, Any]) -> Model:
-    """The target of a case, with an adapter where it says so."""
+    """The target of a case, with the case's adapter if it has one."""
     return adapted_model(make_model(case["target"]), case.get("adapter"))
 
 
 def models_of_texts(case: Mapping[str, Any], target: Model) -> list[Model] | None:
-    """The model of each prompt of a case; None: all are the target."""
+    """The model of each prompt of a case; None if all use the target."""
     if "adapters" not in case:
         return None
     base = make_model(case["target"])

@@ -1,4 +1,4 @@
-"""Choices that hypothesis draws and shrinks."""
+"""Random choices that hypothesis draws and shrinks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ T = TypeVar("T")
 
 
 class Draws:
-    """The drawing function of a composite strategy, in the manner of `random.Random`.
+    """The drawing function of a composite strategy, with the interface of `random.Random`.
 
-    Of several values the first is the simplest, of numbers the smallest, of a chance that it does not happen:
-    there a failure shrinks to.
+    Failures shrink to the first of several values, the smallest number, and to chances that do not happen.
     """
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         self.draw = draw
 
     def randint(self, low: int, high: int) -> int:
-        """An integer from low to high, both included."""
+        """An integer in [low, high]."""
         return self.draw(st.integers(low, high))
 
     def randrange(self, n: int) -> int:
@@ -38,29 +37,29 @@ class Draws:
         return self.draw(st.sampled_from(values))
 
     def one(self, *values: Any) -> Any:
-        """One of the arguments; of a strategy, what it draws."""
+        """One of the arguments; if it is a strategy, a value drawn from it."""
         found = self.choice(values)
         return self.draw(found) if isinstance(found, st.SearchStrategy) else found
 
     def weighted(self, **weights: float) -> str:
-        """One of the names, with probabilities in proportion to the weights, which are multiples of 0.1."""
+        """One of the names, with probability proportional to its weight, a multiple of 0.1."""
         return self.choice([name for name, weight in weights.items() for _ in range(round(10 * weight))])
 
     def fields(self, **rows: tuple[Any, ...]) -> dict[str, Any]:
-        """Fields, each with a chance of its own, the first of its row, and as `one` of the other values."""
+        """Draw fields, each with its own probability: the first of its row, else one of the other values."""
         return {name: self.one(*values) for name, (chance, *values) in rows.items() if self.chance(chance)}
 
     def random(self) -> random.Random:
-        """A generator for what need not shrink."""
+        """A generator for values that need not shrink."""
         return random.Random(self.randrange(2**16))
 
     def some(self, values: Sequence[T], least: int = 0) -> list[T]:
-        """A subset, in order."""
+        """A subset, in the given order."""
         chosen = self.random().sample(range(len(values)), self.randint(least, len(values)))
         return [values[i] for i in sorted(chosen)]
 
     def ids(self, n: int, n_vocab: int) -> list[int]:
-        """Token ids, with repeated stretches: something for the drafts that copy."""
+        """Token ids with repeated stretches, which copying drafts can use."""
         chosen, ids = self.random(), list[int]()
         few = [chosen.randrange(n_vocab) for _ in range(self.one(2, 4, n_vocab))]
         while len(ids) < n:

@@ -1,4 +1,4 @@
-"""Random drafts of EAGLE in the published layouts, and their forward as the papers have it, in NumPy."""
+"""Random EAGLE drafts in the published layouts, and the papers' forward pass in NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 def layer_fields(target: specdec.Model, **changes: Any) -> dict[str, Any]:
-    """The fields of a draft's layer: Llama's, two heads of keys for four of queries."""
+    """The fields of a draft's layer: Llama's, with two key heads for four query heads."""
     fields = {
         "model_type": "llama", "vocab_size": target.config.n_vocab, "hidden_size": target.config.d_model,
         "intermediate_size": 40, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -34,7 +34,7 @@ def layer_fields(target: specdec.Model, **changes: Any) -> dict[str, Any]:
 
 
 def random(rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Matrices whose products keep the size of their inputs; norms about 1."""
+    """Draw matrices whose products keep the scale of their inputs; norms about 1."""
     found = {}
     for name, shape in shapes.items():
         scale = 0.2 if len(shape) == 1 else 1.5 / np.sqrt(shape[1])
@@ -60,7 +60,7 @@ def layer_shapes(fields: Mapping[str, Any], inputs: int, *, qk_norm: bool = Fals
 
 @dataclass
 class EagleFolder:
-    """A random draft: its files' fields and tensors, by the plain names of EAGLE-3 in vLLM's spelling."""
+    """A random draft: fields and tensors of its files, by EAGLE-3's names in vLLM's spelling."""
 
     layout: str
     target: specdec.Model
@@ -72,7 +72,7 @@ class EagleFolder:
     """The target's token of each of the draft's."""
 
     def write(self, path: Path, dtype: str = "F32") -> Path:
-        """The folder in its layout."""
+        """Write the folder in its layout."""
         layer, ids = self.fields, list(self.captures)
         config: dict[str, Any]
         if self.layout == "eagle1":
@@ -105,7 +105,7 @@ class EagleFolder:
 def eagle1(
     target: specdec.Model, seed: int = 0, *, own_embedding: bool = True, **changes: Any
 ) -> EagleFolder:
-    """EAGLE-1's original layout, by default with embeddings of its own."""
+    """EAGLE-1's original layout, by default with its own embeddings."""
     fields = layer_fields(target, **changes)
     d, v = fields["hidden_size"], fields["vocab_size"]
     shapes: dict[str, Any] = {"embed_tokens.weight": (v, d)} if own_embedding else {}
@@ -120,7 +120,7 @@ def eagle3(
     own_embedding: bool = False, captures: tuple[int, ...] | None = None,
     flags: Mapping[str, Any] | None = None, **changes: Any,
 ) -> EagleFolder:  # fmt: skip
-    """EAGLE-3 with three captures, in one of its layouts."""
+    """EAGLE-3 with three captured hidden states, in one of its layouts."""
     fields, flags = layer_fields(target, **changes), dict(flags or {})
     n_layer, d, v = target.config.n_layer, fields["hidden_size"], fields["vocab_size"]
     width = target.config.d_model
@@ -158,7 +158,7 @@ def mimo_config(**changes: Any) -> dict[str, Any]:
 
 
 def mimo(folder: Path, seed: int = 0, **changes: Any) -> tuple[specdec.Model, EagleFolder]:
-    """A random target with its head, written to a folder, and the head by itself."""
+    """A random target with its head, written to a folder, and the head alone."""
     config = mimo_config(**changes)
     tensors = llama_tensors(config, seed)
     tensors = {name: x for name, x in tensors.items() if not name.endswith("o_proj.bias")}
@@ -192,7 +192,7 @@ def rms(x: Array, weight: Array, eps: float) -> Array:
 
 
 def rotated(x: Array, position: int, theta: float) -> Array:
-    """Heads [n, size] at a position: dimension i turns with dimension i + size / 2."""
+    """Rotate heads [n, size] to a position: dimension i pairs with dimension i + size / 2."""
     half = x.shape[-1] // 2
     angle = position * np.float32(theta ** -(2.0 * np.arange(half) / x.shape[-1])).astype(np.float64)
     a, b = x[:, :half], x[:, half:]
@@ -226,7 +226,7 @@ class PaperDraft:
         return rms(x, self.w[f"{name}.weight"], self.f.fields["rms_norm_eps"])
 
     def attend(self, layer: int, x: Array) -> Array:
-        """Causal attention of one more row, query heads in groups over those of keys."""
+        """Causal attention of one more row, with grouped query heads."""
         f, w = self.f.fields, {k.removeprefix(f"layers.{layer}.self_attn."): v for k, v in self.w.items()}
         size, n_head, n_kv = f["head_dim"], f["num_attention_heads"], f["num_key_value_heads"]
         q, k, v = (
@@ -254,9 +254,9 @@ class PaperDraft:
         return down @ (g / (1.0 + np.exp(-g)) * (up @ x))
 
     def read(self, token: int, feature: Array, own: bool) -> tuple[Array, Array]:
-        """Logits of the draft's tokens after a row, and what the row hands on.
+        """Logits of the draft's tokens after a row, and the row's output feature.
 
-        ``own``: the feature is what an earlier row handed on; else hidden states of the target.
+        ``own``: the input feature is an earlier row's output; otherwise the target's hidden states.
         """
         embedded, flags = self.embedding[token], self.f.flags
         if self.f.layout == "eagle1":
@@ -284,7 +284,7 @@ class PaperDraft:
         return self.head @ normed_output, normed_output if flags.get("norm_output") else x
 
     def fused(self, captures: Array) -> Array:
-        """EAGLE-3's feature of three hidden states."""
+        """EAGLE-3's fused feature of three hidden states."""
         n = len(self.f.captures)
         if self.f.flags.get("norm_before_fc"):
             captures = self.norm("input_norm", captures)
@@ -294,14 +294,14 @@ class PaperDraft:
         return self.w["fc.weight"] @ captures
 
     def probabilities(self, logits: Array) -> Array:
-        """Over the target's tokens, at temperature 1."""
+        """Probabilities of the target's tokens, at temperature 1."""
         rows = np.full(self.f.target.config.n_vocab, -np.inf)
         rows[np.arange(len(logits)) if self.f.tokens is None else self.f.tokens] = logits
         weights = np.exp(rows - rows.max())
         return weights / weights.sum()
 
     def token(self, row: int) -> int:
-        """The target's token of a row of the head."""
+        """The target's token for a row of the head."""
         return row if self.f.tokens is None else self.f.tokens[row]
 
     def after(self, text: list[int], features: Array, draft_tokens: list[int]) -> Array:
@@ -330,7 +330,7 @@ class PaperDraft:
 
 @functools.cache
 def _folders() -> Path:
-    """Where folders of drafts lie, until the process that made it ends; forks of that leave it there."""
+    """Root of the drafts' folders, removed when the process that made it ends, but not by its forks."""
     folder, owner = Path(tempfile.mkdtemp(prefix="specdec-eagle-")), os.getpid()
     atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
     return folder
@@ -338,7 +338,7 @@ def _folders() -> Path:
 
 @functools.cache
 def eagle_folder(target: specdec.Model, kind: str) -> Path:
-    """The folder of a random draft for a target: "eagle1", "eagle3", or "reduced" in its vocabulary."""
+    """Write a random draft's folder for a target: "eagle1", "eagle3", or "reduced" in its vocabulary."""
     folder = Path(tempfile.mkdtemp(dir=_folders()))
     if kind == "eagle1":
         return eagle1(target, seed=5).write(folder)
@@ -353,7 +353,7 @@ def _loaded(target: specdec.Model, kind: str) -> drafts.Eagle:
 
 
 def eagle_for(target: specdec.Model, kind: str, tree: Any = None) -> drafts.Eagle:
-    """A random draft for a target."""
+    """Make a random draft for a target."""
     if tree is None:
         return _loaded(target, kind)
     return drafts.Eagle(eagle_folder(target, kind), target, tree=tree)

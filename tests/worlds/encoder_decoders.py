@@ -38,7 +38,7 @@ START = (0,)
 
 
 class EncoderDecoder:
-    """A target and a draft that is like it, with the weights of the target."""
+    """A target, and a similar draft with perturbed weights of the target."""
 
     def __init__(self, name: str = "t5", *, blur: float = 0.01, text: bool = False, **changes: Any) -> None:
         config = CONFIGS[name]
@@ -63,8 +63,7 @@ def model_of(
     config: dict[str, Any], tensors: Tensors, tokenizer: Any = None,
     end_of_source: tuple[int, ...] | None = None, architecture: str = "random", **formats: Any,
 ) -> specdec.Model:  # fmt: skip
-    """The model of some weights; sources of one with an encoder end with these ids, by default with the
-    tokenizer's end of text."""
+    """Make a model of some weights; its sources end with these ids, by default the tokenizer's end token."""
     source, start = None, ()
     if config.get("encoder") is not None:
         start = START
@@ -78,7 +77,7 @@ def model_of(
 
 
 def lively_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
-    """Random weights with which a text depends on its tokens and on its source."""
+    """Random weights with which a text depends on its tokens and its source."""
     tensors = random_tensors(config, seed)
     for name, tensor in tensors.items():
         if name.endswith(".bias"):

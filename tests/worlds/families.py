@@ -1,4 +1,4 @@
-"""Tiny models of every architecture: a config.json and random weights, and what transformers makes of one."""
+"""Tiny models of every architecture: a config.json, random weights, and the same model in transformers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _of(config: str, settings: dict[str, Any] | None = None, /, **changes: Any) -> Callable[[], Any]:
-    """A maker of a configuration of transformers, which is imported late: it takes seconds."""
+    """Make a configuration of transformers, imported lazily because it takes seconds."""
 
     def make() -> Any:
         import transformers
@@ -309,7 +309,7 @@ MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
 def read_config(
     fields: Mapping[str, Any], architecture: str = "", n_ctx: int | None = None
 ) -> dict[str, Any]:
-    """The canonical configuration of a config.json, as folders are read."""
+    """Read the canonical configuration of a config.json, as for folders."""
     given = json.loads(json.dumps(fields))
     if architecture:
         given["architectures"] = [architecture]
@@ -319,7 +319,7 @@ def read_config(
 
 
 def random_weights(architecture: str, config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Weights for a config.json, under the names of the file."""
+    """Draw weights for a config.json, by the file's names."""
     family, rng = FAMILIES[architecture], np.random.default_rng(4)
     fields = Fields(json.loads(json.dumps(config)), Path("config.json"))
     canonical = family.read_config(ConfigReader(family.decoder_fields(fields)))
@@ -332,7 +332,7 @@ def random_weights(architecture: str, config: Mapping[str, Any]) -> dict[str, np
 
 
 def tiny_folder(folder: Path, architecture: str, **changes: Any) -> Path:
-    """The folder of a tiny model with some fields changed; a change to ``...`` leaves a field out."""
+    """Write a tiny model with some fields changed; ``...`` leaves a field out."""
     config = CONFIGS[architecture]
     changed = {name: value for name, value in (config | changes).items() if value is not ...}
     return write_hf(folder, changed | {"architectures": [architecture]}, random_weights(architecture, config))

@@ -1,4 +1,4 @@
-"""Writers of small model files for the tests, in NumPy alone: nothing that the loaders use."""
+"""Writers of small model files for the tests, with NumPy only: no code of the loaders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 
 def _changed(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with changes; ``...`` leaves a field out."""
+    """Apply changes to a configuration; ``...`` leaves a field out."""
     return {name: value for name, value in {**config, **changes}.items() if value is not ...}
 
 
@@ -102,7 +102,7 @@ def tensors_for(config: Mapping[str, Any], seed: int = 0) -> Tensors:
 
 
 def encode(array: NDArray[np.float32], dtype: str) -> bytes:
-    """The bytes of an array as F32, F16, BF16 (rounded to nearest, ties to even), I64 or BOOL."""
+    """Encode an array as F32, F16, BF16 (rounded to nearest, ties to even), I64 or BOOL."""
     if dtype == "F32":
         return array.astype("<f4").tobytes()
     if dtype == "F16":
@@ -121,7 +121,7 @@ def safetensors_bytes(
     dtype: str | Mapping[str, str] = "F32",
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A safetensors file; the dtype is that of all float32 arrays, or of tensors by name, the others F32."""
+    """Make a safetensors file; the dtype applies to all float32 arrays, or to named tensors, others F32."""
     header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
     data = b""
     for name, array in tensors.items():
@@ -136,7 +136,7 @@ def safetensors_bytes(
 
 
 def raw_safetensors(header: Any, data: bytes, *, pad_to: int = 8) -> bytes:
-    """A safetensors file with any header: an object, or bytes taken as they are."""
+    """Make a safetensors file with any header: an object, or raw bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     text += b" " * (-len(text) % pad_to)
     return struct.pack("<Q", len(text)) + text + data
@@ -146,7 +146,7 @@ def write_hf(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]] | None = None, *,
     dtype: str | Mapping[str, str] = "F32", n_shards: int = 1, seed: int = 0,
 ) -> Path:  # fmt: skip
-    """A Hugging Face folder; random weights where none are given."""
+    """Write a Hugging Face folder; weights are random if not given."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     tensors = tensors_for(config, seed) if tensors is None else tensors
@@ -171,7 +171,7 @@ LLAMA2C_HEADER = (24, 40, 2, 4, 2, 19, 16)
 
 
 def llama2c_tensors(header: tuple[int, ...] = LLAMA2C_HEADER, seed: int = 0) -> Tensors:
-    """Random weights under llama2.c's names, in the order of its file, with the rotation's true tables."""
+    """Random weights by llama2.c's names, in file order, with the true rotation tables."""
     dim, hidden, n, n_heads, n_kv, vocab, seq = header
     head = dim // n_heads
     shapes: dict[str, tuple[int, ...]] = {
@@ -192,7 +192,7 @@ def llama2c_tensors(header: tuple[int, ...] = LLAMA2C_HEADER, seed: int = 0) -> 
 def write_llama2c(
     path: Path, header: tuple[int, ...] = LLAMA2C_HEADER, tensors: Tensors | None = None
 ) -> Path:
-    """A llama2.c file of version 0."""
+    """Write a llama2.c file of version 0."""
     tensors = llama2c_tensors(header) if tensors is None else tensors
     path.write_bytes(
         struct.pack("<7i", *header) + b"".join(a.astype("<f4").tobytes() for a in tensors.values())

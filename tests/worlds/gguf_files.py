@@ -1,7 +1,7 @@
-"""Small GGUF files of every architecture, made from Hugging Face's tensors as llama.cpp's converter does it.
+"""Small GGUF files of every architecture, converted from Hugging Face's tensors like llama.cpp's converter.
 
-Names of tensors are those of the table of the package ``gguf``, keys those of its writer: nothing here is
-taken from the readers that the tests are about.
+Tensor names come from the table of the package ``gguf``, keys from its writer; nothing comes from the readers
+under test.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ N_HEAD, N_KV_HEAD = 2, 1  # of most configurations of the fuzzer
 
 
 def permuted(array: Array, n_head: int) -> Array:
-    """Rows of heads with the halves of each interleaved, as ggml turns neighbors."""
+    """Interleave the halves of each head's rows, because ggml rotates adjacent pairs."""
     shape = array.shape
     return array.reshape(n_head, 2, shape[0] // n_head // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
 def turned(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Queries and keys in ggml's order."""
+    """Convert queries and keys to ggml's order."""
     for part, heads in (("q_proj", N_HEAD), ("k_proj", N_KV_HEAD)):
         if f"{part}." in name:
             return {name: permuted(array, heads)}
@@ -40,22 +40,22 @@ def turned(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, A
 
 
 def kept(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
-    """The tensor as it is."""
+    """Return the tensor unchanged."""
     return {name: array}
 
 
 def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Gemma's norms, which are stored completed."""
+    """Add 1 to Gemma's norms, as GGUF files store them."""
     return {name: array + np.float32(1) if name.endswith("norm.weight") else array}
 
 
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
-    """GPT-2's Conv1D."""
+    """Transpose GPT-2's Conv1D."""
     return {name: array.T if array.ndim == 2 and ".c_" in name else array}
 
 
 def heads_apart(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Queries, keys and values by head as all queries, all keys, all values."""
+    """Regroup queries, keys and values by head to all queries, all keys, all values."""
     if "query_key_value" not in name:
         return {name: array}
     n_kv = config.get("num_kv_heads", N_HEAD)
@@ -67,7 +67,7 @@ def heads_apart(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[s
 
 @dataclass(frozen=True)
 class Case:
-    """A model that a GGUF file can describe."""
+    """A model that a GGUF file can represent."""
 
     architecture: str  # of ggml
     name: str  # of transformers
@@ -76,7 +76,7 @@ class Case:
     change: Change = kept  # from a tensor of the folder to those of the file
 
     def folder(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The config.json and the weights of the Hugging Face folder of the same model."""
+        """config.json and weights of the same model's Hugging Face folder."""
         config = {k: v for k, v in (CONFIGS[self.name] | dict(self.config)).items() if v is not ...}
         return config | {"architectures": [self.name]}, random_weights(self.name, config)
 
@@ -161,7 +161,7 @@ _COMMON = {
 
 
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a model, less the name of the architecture in front."""
+    """Metadata keys of a model, without the architecture's prefix."""
     found = {
         key: next(config[name] for name in names if name in config)
         for key, names in _COMMON.items()
@@ -188,7 +188,7 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tensors(case: Case, config: Mapping[str, Any], weights: Mapping[str, Array]) -> dict[str, Array]:
-    """The tensors of the file by their names."""
+    """Tensors of the file by name."""
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
     names = gguf.get_tensor_name_map(kind, 8)
     found: dict[str, Array] = {}
@@ -227,7 +227,7 @@ def _stacked_name(name: str) -> str | None:
 
 
 def _split_experts(name: str, array: Array) -> dict[str, Array]:
-    """gpt-oss: rows of gate and up take turns."""
+    """Split gpt-oss's interleaved rows of gate and up."""
     if "experts.gate_up_proj" in name:
         suffix = ".bias" if name.endswith("_bias") else ".weight"
         base = name.removesuffix("_bias").removesuffix("gate_up_proj")
@@ -283,7 +283,7 @@ def write_gguf(
 
 
 def llama3_factors(d_head: int, original: int) -> tuple[dict[str, Any], Array]:
-    """A scaling of rotary frequencies of Llama 3, and the tensor that stands for it."""
+    """Llama 3's scaling of rotary frequencies, and the tensor that represents it."""
     scaling = {
         "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": original,

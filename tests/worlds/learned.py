@@ -1,4 +1,4 @@
-"""Random weights of learned drafts, for any target, and what they compute, in plain NumPy."""
+"""Random weights of learned drafts for any target, and their outputs in plain NumPy."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Arrays = dict[str, NDArray[np.float32]]
 def learned_weights(
     method: str, target: specdec.Model, fields: dict[str, Any], tensors: dict[str, Any], **options: Any
 ) -> LearnedWeights:
-    """The weights of a learned draft in memory, as training leaves them; options: captures, tokens."""
+    """In-memory weights of a learned draft, as after training; options: captures, tokens."""
     return LearnedWeights.of(method, target, fields, tensors, **options)
 
 
 def read_weights(folder: Path) -> LearnedWeights:
-    """The weights of a folder, of any method."""
+    """Read the weights of a folder, of any method."""
     return LearnedWeights.read(folder)
 
 
 def tensors_of(weights: LearnedWeights) -> dict[str, Any]:
-    """The arrays of the weights, by name; those of weights in memory can be changed."""
+    """Arrays of the weights by name; those of in-memory weights are writable."""
     return {name: tensor.array() for name, tensor in weights._held.items()}
 
 
@@ -180,7 +180,7 @@ def recurrent_network(
 
 
 def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) -> LearnedWeights:
-    """Look-ahead embeddings for a target, as large as what its layers begin with."""
+    """Look-ahead embeddings for a target, with the scale of its layers' inputs."""
     rng = np.random.default_rng(seed)
     d_model = target.config["d_model"]
     embeddings = rng.normal(0.0, 0.5, (n_tokens, d_model)).astype(np.float32)
@@ -211,7 +211,7 @@ def open_session(
 
 
 def all_records(session: Session) -> list[dict[str, Any]]:
-    """The rounds of a session to its end, which closes it."""
+    """Run a session to its end, close it, and return its rounds."""
     records = []
     while found := session.round():
         records += found

@@ -1,4 +1,4 @@
-"""Folders of small mixtures of experts, written in NumPy alone: as published, stacked, and in MXFP4."""
+"""Folders of small mixtures of experts, written with NumPy only: separate, stacked, and in MXFP4."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def qwen3_moe_config(**changes: Any) -> dict[str, Any]:
 
 
 def _llama_with(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
-    """A Llama whose layers have tensors of these shapes in place of the feed-forward."""
+    """A Llama whose layers have tensors of these shapes instead of the feed-forward."""
     rng = np.random.default_rng(seed + 1)
     tensors: Arrays = {
         name: array for name, array in llama_tensors(config, seed).items() if ".mlp." not in name
@@ -38,7 +38,7 @@ def _llama_with(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 
 
 def qwen3_moe_tensors(config: Mapping[str, Any], seed: int = 0) -> Arrays:
-    """Random weights under the names of published checkpoints; every layer has experts."""
+    """Random weights by the names of published checkpoints; every layer has experts."""
     d, width, n = config["hidden_size"], config["moe_intermediate_size"], config["num_experts"]
     shapes: dict[str, tuple[int, ...]] = {
         f"self_attn.{role}_norm.weight": (config["head_dim"],) for role in "qk"

@@ -1,4 +1,4 @@
-"""Made-up tokenizers whose vocabularies overlap, refine each other or have nothing in common."""
+"""Invented tokenizers whose vocabularies overlap, refine each other or are disjoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DISJOINT = [b"aa", b"ab", b"ac", b"ba", b"bb", b"bc", b"ca", b"cb", b"cc"], [b"a
 
 
 class Cutter:
-    """Cuts a text from its beginning, each time by the longest string; bytes that none fits are left out."""
+    """Tokenizer that repeatedly cuts the longest matching string from the start; skips other bytes."""
 
     def __init__(self, strings: Iterable[tuple[int, bytes]]) -> None:
         self._ids = {string: i for i, string in strings if string}
@@ -51,7 +51,7 @@ class Cutter:
 
 
 class LongestPieces(ByteTokenizer):
-    """A text is cut from its beginning, each time by the longest piece; other bytes are left out."""
+    """Tokenizer that cuts the longest matching piece from the start, repeatedly; skips other bytes."""
 
     def __init__(self, pieces: Sequence[bytes], *, end: str = "</s>", strip: Strip = Strip.NOTHING) -> None:
         super().__init__(
@@ -65,20 +65,20 @@ class LongestPieces(ByteTokenizer):
 
 
 def model_with(pieces: Sequence[bytes], seed: int, **options: Any) -> specdec.Model:
-    """A small random decoder with such a tokenizer."""
+    """Make a small random decoder with this tokenizer."""
     return renumbered_model(pieces, range(len(pieces)), seed, **options)
 
 
 def renumbered_model(
     pieces: Sequence[bytes], order: Sequence[int], seed: int, **options: Any
 ) -> specdec.Model:
-    """The same decoder whose tokens have other ids: the i-th piece is the one that was the order[i]-th."""
+    """Make the same decoder with other ids: piece i is the former piece order[i]."""
     tokenizer = LongestPieces([pieces[i] for i in order], **options)
     return with_tokenizer(tokenizer, [0, 1, 2, *(3 + i for i in order)], seed)
 
 
 def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> specdec.Model:
-    """A small random decoder with a tokenizer; token i has what would be row rows[i] of its tables."""
+    """Make a small random decoder with a tokenizer; token i uses row rows[i] of the embedding."""
     config = SIZES | {"n_vocab": tokenizer.n_vocab, "inv_freq": [1.0, 0.1, 0.01], "n_ctx": 256}
     tensors = {
         name: 2.0 * (tensor[list(rows)] if tensor.shape[0] == tokenizer.n_vocab else tensor)
@@ -169,7 +169,7 @@ _BYTES = ["\xc3", "\xa9", "\xf0\x9f", "\x99\x82", "\xff"]  # parts of characters
 
 
 def draw_vocabulary(draws: Draws, n_vocab: int) -> dict[str, Any]:
-    """The arguments of `Translated`, strings as Latin-1."""
+    """Draw arguments of `Translated`, strings as Latin-1."""
 
     def strings() -> list[str]:
         chosen, found = draws.random(), []

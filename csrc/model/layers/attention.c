@@ -25,25 +25,30 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
         sd_attention_scratch, .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
         .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_head)),
         .weights = sd_arena_take(arena, n_weights, sizeof(float)), .n_weights = (ptrdiff_t)n_weights,
+        .rows = sd_arena_take(arena, 1, sizeof(sd_softmax_rows)),
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
         .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, rows + padded, sizeof(float)) : NULL);
 }
-
-typedef struct site {
-    const sd_attention* attention;
-    const sd_layer_config* config;
-    const sd_layer* layer;
-    const sd_attention_scratch* scratch;
-    /* SD_ATTEND_TEXT: number of leading pending nodes that are a chain, each the child of the one before it.
-     * The slots of committed tokens and of these are their positions. */
-    int n_chain;
-} site;
 
 /* Slots [first, end) that some rows attend to; slots outside have no weight. `first` starts a panel, so a
  * slot always has the same lane. */
 typedef struct span {
     int first, end;
 } span;
+
+/* A block of the pairs of row and query head of an attention. */
+typedef struct site {
+    const sd_attention* attention;
+    const sd_layer_config* config;
+    const sd_layer* layer;
+    const sd_attention_scratch* scratch;
+    float* bias; /* of the thread */
+    /* SD_ATTEND_TEXT: number of leading pending nodes that are a chain, each the child of the one before it.
+     * The slots of committed tokens and of these are their positions. */
+    int n_chain;
+    int first, n; /* (row, query head of the group) pairs computed together: pair m is row m / group */
+    span slots;   /* that some of them attend to */
+} site;
 
 /* A row's weight of a slot. Rows of weights are in pieces of 32 slots, `chunk` floats apart, from the span's
  * first slot on. */
@@ -84,7 +89,7 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &a->attention->model->config;
-    float* bias = a->scratch->bias;
+    float* bias = a->bias;
     int biased = a->attention->cache != NULL && sd_has_distance_bias(c),
         scaled = a->config->score_scale != 1.0f;
     if (!biased && !scaled && c->attn_softcap <= 0.0f) return;
@@ -104,7 +109,7 @@ static void adjust_scores(const site* a, int head, int position, float* weights,
 static void add_biases(const site* a, int n_pairs, int first, int n_panels) {
     const sd_attention* at = a->attention;
     int group = a->config->n_head / a->config->n_kv_head;
-    float* bias = a->scratch->bias;
+    float* bias = a->bias;
     for (int pair = 0; pair < group && pair < n_pairs; pair++) { /* first of its head */
         int head = at->kv_head * group + (first + pair) % group, n_rows = (n_pairs - pair - 1) / group + 1;
         int last = at->position + (first + pair) / group + n_rows - 1, n = n_panels * SD_PANEL + n_rows - 1;
@@ -154,73 +159,88 @@ static void add_ancestors(const site* a, int node, int start, float* weights, pt
 }
 
 /* Pending node of a text row. */
-static int node_of(const site* a, int row) {
-    return a->attention->cache->n_pending - a->attention->n_rows + row;
+static int node_of(const site* a, int row) { return a->attention->first_node + row; }
+
+/* Do scores need more than a factor? */
+static int is_adjusted(const site* a) {
+    const sd_config* c = &a->attention->model->config;
+    return a->attention->attended != SD_ATTEND_SOURCE && (c->attn_softcap > 0.0f || sd_has_distance_bias(c));
 }
 
-/* Turn scores into weights, for rows computed together: exp(scale (s − max)) for the positions that a row
- * attends to, 0 elsewhere.
+/* Factor of scores in their exponentials. */
+static float factor_of(const site* a) { return is_adjusted(a) ? 1.0f : a->config->score_scale; }
+
+static int group_of(const site* a) { return a->config->n_head / a->config->n_kv_head; }
+static int head_of(const site* a, int r) {
+    return a->attention->kv_head * group_of(a) + (a->first + r) % group_of(a);
+}
+
+/* Scores, then weights, of pair r and those after it; pieces of 32 slots are `chunk_of` floats apart. */
+static float* weights_of(const site* a, int r) { return a->scratch->weights + (ptrdiff_t)r * SD_PANEL; }
+static ptrdiff_t chunk_of(const site* a) { return (ptrdiff_t)a->n * SD_PANEL; }
+static int n_panels_of(const site* a) { return sd_matrix_panels(a->slots.end - a->slots.first); }
+
+/* Adjust and mask the scores of pair r. */
+static void begin_row(const site* a, int r) {
+    const sd_cache* cache = a->attention->cache;
+    int row = (a->first + r) / group_of(a), node = cache ? node_of(a, row) : 0, n_panels = n_panels_of(a);
+    int position = cache ? cache->n_committed + cache->depths[node] : a->attention->position + row;
+    int* n_whole = &a->scratch->rows->n_whole[r];
+    if (is_adjusted(a)) adjust_scores(a, head_of(a, r), position, weights_of(a, r), chunk_of(a), a->slots);
+    *n_whole = n_panels * SD_PANEL;
+    if (cache) {
+        int end_slot =
+            mask_others(a, node, window_start(a->config, position), weights_of(a, r), chunk_of(a), a->slots);
+        /* slots after a node of the chain have weight 0 */
+        if (node >= a->n_chain) *n_whole = end_slot - a->slots.first;
+    }
+    mask(weights_of(a, r), chunk_of(a), a->slots, a->slots.end, a->slots.first + n_panels * SD_PANEL);
+}
+
+/* Turn the scores of pairs [r, end) into weights, in two steps: exp(scale (s − max)) for the positions that a
+ * row attends to, 0 elsewhere.
  *
  * A row's weights are summed in the order of positions, whatever slots its ancestors are in: position p adds
  * to lane p % SD_LANES, ascending. Zero weights change no sum. So a node of a tree has the bits of the same
  * token decoded alone. A sink is added last. */
-typedef struct softmax {
-    int adjusted; /* scores need more than a factor */
-    float scale;
-    float largest[SD_ATTENTION_ROWS];
-    int n_whole[SD_ATTENTION_ROWS]; /* leading slots of the span whose numbers are their positions */
-    float lanes[SD_ATTENTION_ROWS * SD_LANES];
-} softmax;
-
-/* Adjust and mask the scores of row r of those computed together, row `row` of the attention. */
-static void begin_row(const site* a, softmax* rows, int r, int row, int head, float* weights, ptrdiff_t chunk,
-                      span s) {
-    const sd_cache* cache = a->attention->cache;
-    int node = cache ? node_of(a, row) : 0;
-    int position = cache ? cache->n_committed + cache->depths[node] : a->attention->position + row;
-    if (rows->adjusted) adjust_scores(a, head, position, weights, chunk, s);
-    rows->n_whole[r] = sd_whole_panels(s.end - s.first);
-    if (cache) {
-        int end_slot = mask_others(a, node, window_start(a->config, position), weights, chunk, s);
-        /* slots after a node of the chain have weight 0 */
-        if (node >= a->n_chain) rows->n_whole[r] = end_slot - s.first;
-    }
-    mask(weights, chunk, s, s.end, s.first + sd_whole_panels(s.end - s.first));
-}
-
-static void begin_softmax(const site* a, softmax* rows, int n_rows, int first, span s) {
+static void begin_softmax(const site* a, int r, int end) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_config* c = &a->attention->model->config;
-    int group = a->config->n_head / a->config->n_kv_head;
-    int adjusted = c->attn_softcap > 0.0f || sd_has_distance_bias(c);
-    float* weights = a->scratch->weights;
-    rows->adjusted = adjusted && a->attention->attended != SD_ATTEND_SOURCE;
-    rows->scale = rows->adjusted ? 1.0f : a->config->score_scale;
-    for (int r = 0; r < n_rows; r++)
-        begin_row(a, rows, r, (first + r) / group, a->attention->kv_head * group + (first + r) % group,
-                  weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n_rows * SD_PANEL, s);
-    if (a->attention->attended == SD_ATTEND_OWN && sd_has_distance_bias(c))
-        add_biases(a, n_rows, first, sd_matrix_panels(s.end)); /* to masked scores too, which stay masked */
-    for (int i = 0; i < n_rows * SD_LANES; i++) rows->lanes[i] = -INFINITY;
-    k->largest_scores(n_rows, sd_matrix_panels(s.end - s.first), weights, rows->lanes);
-    for (int r = 0; r < n_rows; r++) rows->largest[r] = k->max(SD_LANES, rows->lanes + r * SD_LANES);
-    memset(rows->lanes, 0, (size_t)n_rows * SD_LANES * sizeof(float));
+    sd_softmax_rows* rows = a->scratch->rows;
+    float* lanes = rows->lanes + r * SD_LANES;
+    for (int i = r; i < end; i++) begin_row(a, i);
+    if (a->attention->attended == SD_ATTEND_OWN && sd_has_distance_bias(&a->attention->model->config))
+        add_biases(a, a->n, a->first, n_panels_of(a)); /* to masked scores too, which stay masked */
+    for (int i = 0; i < (end - r) * SD_LANES; i++) lanes[i] = -INFINITY;
+    k->largest_scores(end - r, n_panels_of(a), weights_of(a, r), chunk_of(a), lanes);
+    for (int i = r; i < end; i++) rows->largest[i] = k->max(SD_LANES, rows->lanes + i * SD_LANES);
+    memset(lanes, 0, (size_t)(end - r) * SD_LANES * sizeof *lanes);
 }
 
-/* 1 / sum of the weights of row r. */
-static float normalizer(const site* a, softmax* rows, int r, int row, int head, float* weights,
-                        ptrdiff_t chunk, span s) {
+/* Weigh n slots from the `first` of the span on, a multiple of 32. */
+static void weigh_slots(const site* a, int r, int end, int first, int n) {
+    sd_softmax_rows* rows = a->scratch->rows;
+    sd_kernels_get()->weigh_scores(
+        end - r, sd_matrix_panels(n), first, weights_of(a, r) + first / SD_PANEL * chunk_of(a), chunk_of(a),
+        rows->largest + r, factor_of(a), rows->n_whole + r, rows->lanes + r * SD_LANES);
+}
+
+/* 1 / sum of the weights of pair r. */
+static float normalizer(const site* a, int r) {
     const sd_cache* cache = a->attention->cache;
+    sd_softmax_rows* rows = a->scratch->rows;
     float* lanes = rows->lanes + r * SD_LANES;
+    int row = (a->first + r) / group_of(a);
     if (cache && node_of(a, row) >= a->n_chain) {
-        int node = node_of(a, row), end_slot = s.first + rows->n_whole[r];
+        int node = node_of(a, row), end_slot = a->slots.first + rows->n_whole[r];
         int start = window_start(a->config, cache->n_committed + cache->depths[node]);
-        add_ancestors(a, node, start > end_slot ? start : end_slot, weights, chunk, s, lanes);
+        add_ancestors(a, node, start > end_slot ? start : end_slot, weights_of(a, r), chunk_of(a), a->slots,
+                      lanes);
     }
     float total = sdk_tree_sum(lanes);
     if (a->layer->sinks != NULL && a->attention->attended != SD_ATTEND_SOURCE) {
         double weight;
-        sd_kernels_get()->weigh(1, &a->layer->sinks[head], rows->largest[r] * rows->scale, 1.0f, &weight);
+        sd_kernels_get()->weigh(1, &a->layer->sinks[head_of(a, r)], rows->largest[r] * factor_of(a), 1.0f,
+                                &weight);
         total += (float)weight;
     }
     return 1.0f / total;
@@ -268,39 +288,43 @@ static void prefetch_next(prefetching* r) {
     if (r->prefetch != NULL && r->done < r->n_shares) sd_prefetch_share(r->prefetch, r->done++, r->n_shares);
 }
 
-/* Compute scores of the prepared queries for the slots of a span, each one dot product over d_head. */
-static void score(const site* a, int n_rows, span s, prefetching* r) {
+/* Compute scores for panels [panel, end) of the span, each one dot product over d_head. */
+static void score(const site* a, int panel, int end, prefetching* r) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
-    float* to = a->scratch->weights;
-    for (int p = s.first / SD_PANEL; p < sd_matrix_panels(s.end); p++, to += (ptrdiff_t)n_rows * SD_PANEL) {
+    for (; panel < end; panel++) {
         prefetch_next(r);
-        k->panel[keys->format](n_rows, a->scratch->prepared, sd_key_panel(keys, a->attention->kv_head, p),
-                               keys->d_head, 0, to, SD_PANEL);
+        k->panel[keys->format](a->n, a->scratch->prepared,
+                               sd_key_panel(keys, a->attention->kv_head, a->slots.first / SD_PANEL + panel),
+                               keys->d_head, 0, a->scratch->weights + panel * chunk_of(a), SD_PANEL);
     }
 }
 
-/* output [n_rows, …] = Σ weight · value, one chain over the slots per column. Scores become weights on the
- * way, while the first-level cache holds them. */
-static void weigh(const site* a, softmax* rows, int n_rows, span s, prefetching* r) {
+static ptrdiff_t ld_output(const site* a) { return (ptrdiff_t)sd_value_panels(a->config->d_head) * SD_PANEL; }
+
+/* Add the weighted values of n contiguous slots from `slot` on to the output columns of panel p. */
+static void add_values(const site* a, int p, int slot, int n) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
-    void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
+    void (*add)(int, const float*, const void*, int, float*, ptrdiff_t) =
         keys->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
-    int n_panels = sd_value_panels(keys->d_head);
-    ptrdiff_t ldo = (ptrdiff_t)n_panels * SD_PANEL;
-    memset(a->scratch->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
-    for (int slot = s.first, n; slot < s.end; slot += n) {
-        int run = sd_key_values_run(keys, slot);
+    add(a->n, a->scratch->weights + (slot - a->slots.first) / SD_PANEL * chunk_of(a),
+        sd_value_rows(keys, a->attention->kv_head, p, slot), n, a->scratch->output + (ptrdiff_t)p * SD_PANEL,
+        ld_output(a));
+}
+
+/* output [n, …] = Σ weight · value, one chain over the slots per column. Scores become weights on the way,
+ * while the first-level cache holds them. */
+static void weigh(const site* a, prefetching* r) {
+    memset(a->scratch->output, 0, (size_t)a->n * (size_t)ld_output(a) * sizeof(float));
+    for (int slot = a->slots.first, n; slot < a->slots.end; slot += n) {
+        int run = sd_key_values_run(a->attention->keys, slot);
         n = run < VALUE_SLOTS ? run : VALUE_SLOTS;
-        if (s.end - slot < n) n = s.end - slot;
-        float* weights = a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows;
-        k->weigh_scores(n_rows, sd_matrix_panels(n), slot - s.first, weights, rows->largest, rows->scale,
-                        rows->n_whole, rows->lanes);
-        for (int p = 0; p < n_panels; p++) {
+        if (a->slots.end - slot < n) n = a->slots.end - slot;
+        weigh_slots(a, 0, a->n, slot - a->slots.first, n);
+        for (int p = 0; p < sd_value_panels(a->config->d_head); p++) {
             prefetch_next(r);
-            add_values(n_rows, weights, sd_value_rows(keys, a->attention->kv_head, p, slot), n,
-                       a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
+            add_values(a, p, slot, n);
         }
     }
 }
@@ -324,46 +348,100 @@ sd_prefetch_list sd_attention_first_reads(const sd_cache* cache, int layer, int 
                                      cache->n_committed + cache->n_pending);
 }
 
-static int rows_together(const sd_attention* at, const sd_attention_scratch* scratch) {
+static int pairs_together(const sd_attention* at, const sd_attention_scratch* scratch) {
     if (at->attended != SD_ATTEND_SOURCE) return SD_ATTENTION_ROWS;
-    ptrdiff_t rows = scratch->n_weights / sd_whole_panels(at->n_keys);
-    return rows < SD_ATTENTION_ROWS ? (int)rows : SD_ATTENTION_ROWS;
+    ptrdiff_t pairs = scratch->n_weights / sd_whole_panels(at->n_keys);
+    return pairs < SD_ATTENTION_ROWS ? (int)pairs : SD_ATTENTION_ROWS;
+}
+
+static int n_pairs_of(const sd_attention* at) {
+    const sd_layer_config* own = &at->model->config.layers[at->layer];
+    return at->n_rows * (own->n_head / own->n_kv_head);
+}
+
+int sd_attention_blocks(const sd_attention* at, const sd_attention_scratch* scratch) {
+    int together = pairs_together(at, scratch);
+    return (n_pairs_of(at) + together - 1) / together;
+}
+
+static site site_of(const sd_attention* at, const sd_attention_scratch* scratch, int block) {
+    int together = pairs_together(at, scratch), left = n_pairs_of(at) - block * together;
+    site a = SD_MAKE(site, .attention = at, .config = &at->model->config.layers[at->layer],
+                     .layer = &at->model->layers[at->layer], .scratch = scratch, .bias = scratch->bias,
+                     .n_chain = at->cache ? sd_cache_chain(at->cache) : 0, .first = block * together,
+                     .n = left < together ? left : together);
+    a.slots = span_of(&a, a.first / group_of(&a), (a.first + a.n - 1) / group_of(&a));
+    return a;
+}
+
+/* Offset of the query, and of the output, of pair r; rows are ld apart. */
+static ptrdiff_t at_pair(const site* a, int r, ptrdiff_t ld) {
+    return (a->first + r) / group_of(a) * ld + (ptrdiff_t)head_of(a, r) * a->config->d_head;
+}
+
+static void prepare(const site* a) {
+    const sd_attention* at = a->attention;
+    int d_head = a->config->d_head;
+    for (int r = 0; r < a->n; r++)
+        memcpy(a->scratch->queries + (ptrdiff_t)r * d_head, at->queries + at_pair(a, r, at->ldq),
+               (size_t)d_head * sizeof(float));
+    sd_kernels_get()->prepare[sd_rows_of(at->keys->format)](
+        (sd_part){a->n, 0, a->n, 0, d_head}, a->scratch->queries, d_head, d_head, a->scratch->prepared);
 }
 
 void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratch) {
-    const sd_kernels* k = sd_kernels_get();
-    const site a = {at, &at->model->config.layers[at->layer], &at->model->layers[at->layer], scratch,
-                    at->cache ? sd_cache_chain(at->cache) : 0};
-    int d_head = a.config->d_head, group = a.config->n_head / a.config->n_kv_head;
-    ptrdiff_t first_query = (ptrdiff_t)at->kv_head * group * d_head;
-    ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(d_head) * SD_PANEL;
-    size_t row_bytes = (size_t)d_head * sizeof(float);
-
-    /* A few (row, query head of the group) pairs at a time. */
-    int n_pairs = at->n_rows * group, together = rows_together(at, scratch);
-    for (int first = 0; first < n_pairs; first += together) {
-        int n = n_pairs - first < together ? n_pairs - first : together;
-        span s = span_of(&a, first / group, (first + n - 1) / group);
-        for (int r = 0; r < n; r++) {
-            int i = (first + r) / group, h = (first + r) % group;
-            memcpy(scratch->queries + (ptrdiff_t)r * d_head,
-                   at->queries + i * at->ldq + first_query + (ptrdiff_t)h * d_head, row_bytes);
-        }
-        k->prepare[sd_rows_of(at->keys->format)]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head,
-                                                 d_head, scratch->prepared);
+    int n_blocks = sd_attention_blocks(at, scratch);
+    for (int block = 0; block < n_blocks; block++) {
+        const site a = site_of(at, scratch, block);
+        prepare(&a);
         /* only for the last rows, or prefetched lines may leave the caches before they are read */
-        const sd_prefetch_list* prefetch = first + n == n_pairs ? at->prefetch : NULL;
-        prefetching r = {prefetch, 0, sd_matrix_panels(s.end - s.first) + sd_value_panels(d_head)};
-        score(&a, n, s, &r);
-        softmax rows;
-        begin_softmax(&a, &rows, n, first, s);
-        weigh(&a, &rows, n, s, &r);
-        for (int r = 0; r < n; r++) {
-            int i = (first + r) / group, h = (first + r) % group;
-            float* to = at->out + i * at->ldo + first_query + (ptrdiff_t)h * d_head;
-            float factor = normalizer(&a, &rows, r, i, at->kv_head * group + h,
-                                      scratch->weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n * SD_PANEL, s);
-            k->scale(d_head, scratch->output + r * ld_output, factor, to);
-        }
+        const sd_prefetch_list* prefetch = block == n_blocks - 1 ? at->prefetch : NULL;
+        prefetching r = {prefetch, 0, n_panels_of(&a) + sd_value_panels(a.config->d_head)};
+        score(&a, 0, n_panels_of(&a), &r);
+        begin_softmax(&a, 0, a.n);
+        weigh(&a, &r);
+        for (int i = 0; i < a.n; i++)
+            sd_kernels_get()->scale(a.config->d_head, scratch->output + i * ld_output(&a), normalizer(&a, i),
+                                    at->out + at_pair(&a, i, at->ldo));
     }
+}
+
+/* ------------------------------------------------------------------------------------ shared by threads */
+
+sd_attention_pieces sd_attention_prepare(const sd_attention* at, const sd_attention_scratch* scratch,
+                                         int block) {
+    const site a = site_of(at, scratch, block);
+    prepare(&a);
+    return (sd_attention_pieces){n_panels_of(&a), a.n, sd_value_panels(a.config->d_head)};
+}
+
+void sd_attention_score(const sd_attention* at, const sd_attention_scratch* scratch, int block, int panel,
+                        int end) {
+    const site a = site_of(at, scratch, block);
+    score(&a, panel, end, &(prefetching){0});
+}
+
+void sd_attention_weigh(const sd_attention* at, const sd_attention_scratch* scratch, int block, int pair,
+                        float* bias) {
+    site a = site_of(at, scratch, block);
+    a.bias = bias;
+    begin_softmax(&a, pair, pair + 1);
+    weigh_slots(&a, pair, pair + 1, 0, n_panels_of(&a) * SD_PANEL);
+    scratch->rows->factors[pair] = normalizer(&a, pair);
+}
+
+void sd_attention_add_values(const sd_attention* at, const sd_attention_scratch* scratch, int block, int p) {
+    const site a = site_of(at, scratch, block);
+    int first = p * SD_PANEL, left = a.config->d_head - first;
+    for (int i = 0; i < a.n; i++)
+        memset(scratch->output + i * ld_output(&a) + first, 0, SD_PANEL * sizeof(float));
+    for (int slot = a.slots.first, n; slot < a.slots.end; slot += n) {
+        int run = sd_key_values_run(at->keys, slot);
+        n = a.slots.end - slot < run ? a.slots.end - slot : run;
+        add_values(&a, p, slot, n);
+    }
+    for (int i = 0; i < a.n; i++)
+        sd_kernels_get()->scale(left < SD_PANEL ? left : SD_PANEL,
+                                scratch->output + i * ld_output(&a) + first, scratch->rows->factors[i],
+                                at->out + at_pair(&a, i, at->ldo) + first);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cache.h"
+#include "kernels.h"
 #include "positions.h"
 
 /* Query rows computed together, which share each key and value read. Enough for 5 nodes of 8 query heads
@@ -13,6 +14,14 @@
  * near cache. */
 #define SD_ROWS_AHEAD 4
 
+/* What a softmax keeps of the pairs of row and query head computed together. */
+typedef struct sd_softmax_rows {
+    float largest[SD_ATTENTION_ROWS];
+    int n_whole[SD_ATTENTION_ROWS]; /* leading slots of the span whose numbers are their positions */
+    float lanes[SD_ATTENTION_ROWS * SD_LANES];
+    float factors[SD_ATTENTION_ROWS]; /* 1 / sum of the weights, if threads share the pairs */
+} sd_softmax_rows;
+
 /* One thread's scratch. */
 typedef struct sd_attention_scratch {
     float* queries; /* [SD_ATTENTION_ROWS, d_head], here and below the largest of any layer */
@@ -21,8 +30,9 @@ typedef struct sd_attention_scratch {
      * slots. */
     float* weights;
     ptrdiff_t n_weights; /* floats of `weights` */
-    float* output;       /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
-    float* bias;         /* [SD_ATTENTION_ROWS + n_slots in whole panels] biases of scores; NULL: none */
+    sd_softmax_rows* rows;
+    float* output; /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
+    float* bias;   /* [SD_ATTENTION_ROWS + n_slots in whole panels] biases of scores; NULL: none */
 } sd_attention_scratch;
 
 /* Take scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which may
@@ -31,7 +41,7 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config,
 
 /* What the rows attend to. */
 typedef enum sd_attended {
-    SD_ATTEND_TEXT, /* rows are the last pending nodes of `cache` */
+    SD_ATTEND_TEXT, /* rows are pending nodes of `cache` */
     SD_ATTEND_OWN,  /* rows and keys belong to one source */
     /* Text nodes attend to a source. Scores only have a factor; distance biases, soft cap and sinks belong to
      * attention to the model's own text. */
@@ -45,6 +55,7 @@ typedef struct sd_attention {
     int layer, kv_head;
     const sd_key_values* keys; /* of the layer; keys are rotated where the layer has a rotation */
     const sd_cache* cache;     /* SD_ATTEND_TEXT: the cache of the keys; else NULL */
+    int first_node;            /* SD_ATTEND_TEXT: pending node of the first row; the others follow it */
     int n_keys;                /* SD_ATTEND_OWN, SD_ATTEND_SOURCE: number of keys, all attended to */
     int position;              /* SD_ATTEND_OWN: of the first row */
     int n_rows;
@@ -59,6 +70,26 @@ typedef struct sd_attention {
 sd_prefetch_list sd_attention_first_reads(const sd_cache* cache, int layer, int kv_head);
 
 void sd_attention_run(const sd_attention* attention, const sd_attention_scratch* scratch);
+
+/* The same in four steps, for threads that share an attention: block by block of its pairs of row and query
+ * head, all in one scratch. No step splits a sum, so the bits are the same. Pieces of a step are independent.
+ *
+ * 1. Prepare the queries of a block. Returns the numbers of pieces of the other steps. */
+typedef struct sd_attention_pieces {
+    int n_key_panels, n_pairs, n_value_panels;
+} sd_attention_pieces;
+int sd_attention_blocks(const sd_attention* attention, const sd_attention_scratch* scratch);
+sd_attention_pieces sd_attention_prepare(const sd_attention* attention, const sd_attention_scratch* scratch,
+                                         int block);
+/* 2. Compute the scores of panels [panel, end) of keys. */
+void sd_attention_score(const sd_attention* attention, const sd_attention_scratch* scratch, int block,
+                        int panel, int end);
+/* 3. Turn the scores of one pair into weights. bias: as in the scratch, but the thread's own. */
+void sd_attention_weigh(const sd_attention* attention, const sd_attention_scratch* scratch, int block,
+                        int pair, float* bias);
+/* 4. Compute one panel of the output's columns. */
+void sd_attention_add_values(const sd_attention* attention, const sd_attention_scratch* scratch, int block,
+                             int panel);
 
 /* Normalize and rotate, in place, the queries and keys of one key/value head of a row at `position`, and
  * store key and value in slot `slot` of the layer's keys. row: queries, keys and values of all heads, in the

@@ -5,9 +5,19 @@
 #include "kernels.h"
 #include "key_values.h"
 
+/* Multiplications on one thread that take as long as the loops of threads that share an attention. */
+#define SHARING_PAYS ((double)(1 << 19))
+
 typedef struct block {
     const sd_pass* pass;
     int layer;
+    sd_attended attended;
+    /* (Sequence, key/value head) pairs from `first` on that all threads share, and the most rows of one. */
+    int first, n_shared, most_rows;
+    int together, n_row_pieces; /* rows of a piece, and pieces of a pair, where threads share rows */
+    /* Where they share keys: the block of rows, and the pieces of each pair. Pair i has scratch i. */
+    int index, n_key_shares;
+    sd_attention_pieces pieces[SD_MAX_THREADS];
 } block;
 
 static const sd_layer_config* config_of(const block* b) {
@@ -21,12 +31,32 @@ static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
 }
 
 /* Attention of rows from `row` on with one key/value head: queries from w->qkv, output to w->attended. */
-static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, ptrdiff_t row, int n_rows) {
+static sd_attention rows_of(const block* b, int kv_head, ptrdiff_t row, int n_rows) {
     sd_workspace* w = b->pass->w;
     ptrdiff_t d_q = sd_query_width(config_of(b));
-    return SD_MAKE(sd_attention, .attended = attended, .model = w->model, .layer = b->layer,
+    return SD_MAKE(sd_attention, .attended = b->attended, .model = w->model, .layer = b->layer,
                    .kv_head = kv_head, .n_rows = n_rows, .queries = w->qkv + row * w->ld_qkv,
                    .ldq = w->ld_qkv, .out = w->attended + row * d_q, .ldo = d_q);
+}
+
+static const sd_branch* branch_of(const block* b, int pair) {
+    return &b->pass->branches[pair / config_of(b)->n_kv_head];
+}
+
+/* Attention of n_rows new nodes of a (sequence, key/value head) pair, from its new node `row` on. */
+static sd_attention pair_rows(const block* b, int pair, int row, int n_rows) {
+    const sd_branch* branch = branch_of(b, pair);
+    const sd_cache* cache = branch->cache;
+    sd_attention at = rows_of(b, pair % config_of(b)->n_kv_head, row_of(b->pass, branch) + row, n_rows);
+    if (b->attended == SD_ATTEND_SOURCE) {
+        at.keys = &cache->encoded->layers[b->layer];
+        at.n_keys = cache->encoded->n;
+    } else {
+        at.keys = &cache->layers[b->layer];
+        at.cache = cache;
+        at.first_node = cache->n_pending - branch->n_new + row;
+    }
+    return at;
 }
 
 /* Prefetch the query, key and value of a row and head. */
@@ -42,7 +72,7 @@ static void prefetch_row(const block* b, int kv_head, ptrdiff_t row) {
 
 static void run(const block* b, const sd_attention* attention, int thread) {
     sd_workspace* w = b->pass->w;
-    if (b->pass->engine == SD_ENGINE_TILES)
+    if (b->pass->engine == SD_ENGINE_TILES && b->attended != SD_ATTEND_SOURCE)
         sd_attention_run_tiles(attention, &w->attention_tiles[thread]);
     else
         sd_attention_run(attention, &w->attention[thread]);
@@ -53,32 +83,35 @@ static void run(const block* b, const sd_attention* attention, int thread) {
 static sd_prefetch_list first_reads(const block* b, int pair) {
     int n_kv_head = config_of(b)->n_kv_head, n = b->pass->n_branches;
     int is_near = n == 1 && b->pass->w->model->layers[b->layer].qkv.near;
-    if (is_near || pair == n * n_kv_head) return (sd_prefetch_list){0};
+    if (is_near || pair == n * n_kv_head || b->attended == SD_ATTEND_SOURCE) return (sd_prefetch_list){0};
     const sd_cache* cache = b->pass->branches[pair / n_kv_head].cache;
     if (cache->n_committed == 0) return (sd_prefetch_list){0};
     return sd_attention_first_reads(cache, b->layer, pair % n_kv_head);
 }
 
-/* Text nodes: (sequence, key/value head) pairs. */
-static void attend_to_texts(void* argument, int thread, int pair, int end) {
-    const block* b = argument;
+/* Store the keys and values of new nodes [row, end) of a pair; see sd_attention_store. */
+static void store_rows(const block* b, int pair, int row, int end) {
     sd_workspace* w = b->pass->w;
-    int n_kv_head = config_of(b)->n_kv_head;
+    const sd_branch* branch = branch_of(b, pair);
+    const sd_cache* cache = branch->cache;
+    int kv_head = pair % config_of(b)->n_kv_head, first = cache->n_pending - branch->n_new;
+    ptrdiff_t first_row = row_of(b->pass, branch);
+    for (; row < end; row++) {
+        if (row + SD_ROWS_AHEAD < end) prefetch_row(b, kv_head, first_row + row + SD_ROWS_AHEAD);
+        sd_attention_store(w->model, b->layer, kv_head, &w->angles,
+                           cache->n_committed + cache->depths[first + row],
+                           w->qkv + (first_row + row) * w->ld_qkv, &cache->layers[b->layer],
+                           cache->n_committed + first + row);
+    }
+}
+
+/* New nodes that attend to their text or source: (sequence, key/value head) pairs. */
+static void attend_alone(void* argument, int thread, int pair, int end) {
+    const block* b = argument;
     for (; pair < end; pair++) {
-        const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
-        const sd_cache* cache = branch->cache;
-        const sd_key_values* keys = &cache->layers[b->layer];
-        int kv_head = pair % n_kv_head, first = cache->n_pending - branch->n_new;
-        ptrdiff_t row = row_of(b->pass, branch);
-        for (int i = 0; i < branch->n_new; i++) {
-            if (i + SD_ROWS_AHEAD < branch->n_new) prefetch_row(b, kv_head, row + i + SD_ROWS_AHEAD);
-            sd_attention_store(w->model, b->layer, kv_head, &w->angles,
-                               cache->n_committed + cache->depths[first + i], w->qkv + (row + i) * w->ld_qkv,
-                               keys, cache->n_committed + first + i);
-        }
-        sd_attention attention = rows_of(b, SD_ATTEND_TEXT, kv_head, row, branch->n_new);
-        attention.keys = keys;
-        attention.cache = cache;
+        int n_rows = branch_of(b, pair)->n_new;
+        if (b->attended == SD_ATTEND_TEXT) store_rows(b, pair, 0, n_rows);
+        sd_attention attention = pair_rows(b, pair, 0, n_rows);
         sd_prefetch_list prefetch = first_reads(b, pair + 1);
         attention.prefetch = &prefetch;
         run(b, &attention, thread);
@@ -111,7 +144,7 @@ static void attend_to_source(void* argument, int thread, int pair, int end) {
     int n_pieces = (n_rows + together - 1) / together;
     for (; pair < end; pair++) {
         int row = pair % n_pieces * together, n = n_rows - row < together ? n_rows - row : together;
-        sd_attention attention = rows_of(b, SD_ATTEND_OWN, pair / n_pieces, row, n);
+        sd_attention attention = rows_of(b, pair / n_pieces, row, n);
         attention.keys = b->pass->keys;
         attention.n_keys = n_rows;
         attention.position = row;
@@ -119,19 +152,106 @@ static void attend_to_source(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* Text nodes attending to their sources: (sequence, key/value head) pairs. */
-static void attend_to_encoded(void* argument, int thread, int pair, int end) {
+/* ---- Threads share pairs, without splitting a sum. */
+
+/* (Pair, row) pieces. */
+static void store_shared(void* argument, int thread, int i, int end) {
+    (void)thread;
+    const block* b = argument;
+    for (; i < end; i++) {
+        int pair = b->first + i / b->most_rows, row = i % b->most_rows;
+        if (row < branch_of(b, pair)->n_new) store_rows(b, pair, row, row + 1);
+    }
+}
+
+/* (Pair, some rows) pieces. */
+static void attend_by_rows(void* argument, int thread, int i, int end) {
+    const block* b = argument;
+    for (; i < end; i++) {
+        int pair = b->first + i / b->n_row_pieces, row = i % b->n_row_pieces * b->together;
+        int left = branch_of(b, pair)->n_new - row;
+        if (left <= 0) continue;
+        sd_attention attention = pair_rows(b, pair, row, left < b->together ? left : b->together);
+        run(b, &attention, thread);
+    }
+}
+
+static sd_attention shared_pair(const block* b, int i) {
+    return pair_rows(b, b->first + i, 0, branch_of(b, b->first + i)->n_new);
+}
+
+/* (Pair, some panels of keys) pieces. */
+static void score_shared(void* argument, int thread, int i, int end) {
+    (void)thread;
+    const block* b = argument;
+    for (; i < end; i++) {
+        int pair = i / b->n_key_shares, share = i % b->n_key_shares, n = b->pieces[pair].n_key_panels;
+        const sd_attention attention = shared_pair(b, pair);
+        sd_attention_score(&attention, &b->pass->w->attention[pair], b->index,
+                           (int)((long)n * share / b->n_key_shares),
+                           (int)((long)n * (share + 1) / b->n_key_shares));
+    }
+}
+
+/* (Pair, row and query head) pieces. */
+static void weigh_shared(void* argument, int thread, int i, int end) {
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    int n_kv_head = config_of(b)->n_kv_head;
-    for (; pair < end; pair++) {
-        const sd_branch* branch = &b->pass->branches[pair / n_kv_head];
-        const sd_encoded* encoded = branch->cache->encoded;
-        sd_attention attention =
-            rows_of(b, SD_ATTEND_SOURCE, pair % n_kv_head, row_of(b->pass, branch), branch->n_new);
-        attention.keys = &encoded->layers[b->layer];
-        attention.n_keys = encoded->n;
-        sd_attention_run(&attention, &w->attention[thread]);
+    for (; i < end; i++) {
+        int pair = i / SD_ATTENTION_ROWS, r = i % SD_ATTENTION_ROWS;
+        if (r >= b->pieces[pair].n_pairs) continue;
+        const sd_attention attention = shared_pair(b, pair);
+        sd_attention_weigh(&attention, &w->attention[pair], b->index, r, w->attention[thread].bias);
+    }
+}
+
+/* (Pair, panel of value columns) pieces. */
+static void add_shared_values(void* argument, int thread, int i, int end) {
+    (void)thread;
+    const block* b = argument;
+    int n_panels = sd_value_panels(config_of(b)->d_head);
+    for (; i < end; i++) {
+        const sd_attention attention = shared_pair(b, i / n_panels);
+        if (b->pieces[i / n_panels].n_pairs > 0)
+            sd_attention_add_values(&attention, &b->pass->w->attention[i / n_panels], b->index, i % n_panels);
+    }
+}
+
+/* Prepare block b->index of each shared pair that has one. Returns whether any has. */
+static int prepare_shared(block* b) {
+    int n = 0;
+    for (int i = 0; i < b->n_shared; i++) {
+        const sd_attention_scratch* scratch = &b->pass->w->attention[i];
+        const sd_attention attention = shared_pair(b, i);
+        b->pieces[i] = (sd_attention_pieces){0};
+        if (b->index >= sd_attention_blocks(&attention, scratch)) continue;
+        b->pieces[i] = sd_attention_prepare(&attention, scratch, b->index);
+        n++;
+    }
+    return n > 0;
+}
+
+/* Share the pairs by rows if these make enough pieces, else the keys, weights and columns of each. */
+static void attend_shared(sd_pass* pass, const sd_layer_config* own, double n_multiplications, block* b) {
+    int n_threads = pass->team.n_threads, tiles = pass->engine == SD_ENGINE_TILES;
+    int group = own->n_head / own->n_kv_head, n_rows = b->most_rows;
+    if (b->attended == SD_ATTEND_TEXT) sd_pass_loop_rows(pass, b->n_shared * n_rows, store_shared, b);
+    b->together = SD_ATTENTION_ROWS > group ? SD_ATTENTION_ROWS / group : 1;
+    /* each piece in tiles stores all values in pairs: few pieces */
+    if (tiles && b->attended == SD_ATTEND_TEXT)
+        b->together = (n_rows * b->n_shared + n_threads - 1) / n_threads;
+    b->n_row_pieces = (n_rows + b->together - 1) / b->together;
+    if (tiles || b->n_shared * b->n_row_pieces >= 4 * n_threads) {
+        sd_pass_run(pass, n_multiplications, b->n_shared * b->n_row_pieces, 1, attend_by_rows, b);
+        return;
+    }
+    b->n_key_shares = 1 + 4 * n_threads / b->n_shared;
+    for (b->index = 0; prepare_shared(b); b->index++) {
+        int n_columns = b->n_shared * sd_value_panels(own->d_head);
+        double of_block = n_multiplications / b->n_row_pieces;
+        sd_pass_run(pass, 0.5 * of_block, b->n_shared * b->n_key_shares, 1, score_shared, b);
+        sd_pass_run(pass, 0.0, b->n_shared * SD_ATTENTION_ROWS, 1, weigh_shared, b);
+        sd_pass_run(pass, 0.5 * of_block, n_columns, 1, add_shared_values, b);
     }
 }
 
@@ -167,27 +287,44 @@ static void project_back(sd_pass* pass, const sd_matrix* matrix, const float* bi
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
 }
 
-/* Multiplications of the attention of all rows, as if no layer had a window. */
-static double multiplications(const sd_pass* pass, const sd_layer_config* own, sd_attended attended) {
-    double n = pass->keys ? (double)pass->n_rows * pass->n_rows : 0.0;
-    for (int i = 0; i < pass->n_branches; i++) {
-        const sd_cache* cache = pass->branches[i].cache;
-        double n_keys =
-            attended == SD_ATTEND_SOURCE ? cache->encoded->n : cache->n_committed + cache->n_pending;
-        n += pass->branches[i].n_new * n_keys;
+/* Multiplications of the attention of all rows. */
+static double multiplications(const block* b) {
+    const sd_layer_config* own = config_of(b);
+    double n = b->pass->keys ? (double)b->pass->n_rows * b->pass->n_rows : 0.0;
+    for (int i = 0; i < b->pass->n_branches; i++) {
+        const sd_branch* branch = &b->pass->branches[i];
+        const sd_cache* cache = branch->cache;
+        int n_keys = cache->n_committed + cache->n_pending, seen = own->window + branch->n_new;
+        if (b->attended == SD_ATTEND_SOURCE)
+            n_keys = cache->encoded->n;
+        else if (own->window > 0 && seen < n_keys)
+            n_keys = seen;
+        n += (double)branch->n_new * n_keys;
     }
     return 2.0 * n * own->n_head * own->d_head;
+}
+
+/* Each thread takes whole pairs; those that are left, fewer than threads, are shared if that pays. */
+static void attend_to_keys(sd_pass* pass, const sd_layer_config* own, block* b) {
+    int n_pairs = pass->n_branches * own->n_kv_head, n_threads = pass->team.n_threads;
+    double of_pair = multiplications(b) / n_pairs;
+    b->n_shared = n_pairs % n_threads;
+    if (of_pair * (n_threads - b->n_shared) / n_threads < SHARING_PAYS) b->n_shared = 0;
+    b->first = n_pairs - b->n_shared;
+    sd_pass_run(pass, of_pair * b->first, b->first, 1, attend_alone, b);
+    for (int i = b->first; i < n_pairs; i++)
+        if (branch_of(b, i)->n_new > b->most_rows) b->most_rows = branch_of(b, i)->n_new;
+    if (b->most_rows > 0) attend_shared(pass, own, of_pair * b->n_shared, b);
 }
 
 static void attend(sd_pass* pass, const sd_layer_config* own, block* b) {
     if (pass->keys) {
         int together = rows_together(pass, own), n_pieces = (pass->n_rows + together - 1) / together;
+        b->attended = SD_ATTEND_OWN;
         sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows), 1, store_source, b);
-        sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_OWN), n_pieces * own->n_kv_head, 1,
-                    attend_to_source, b);
+        sd_pass_run(pass, multiplications(b), n_pieces * own->n_kv_head, 1, attend_to_source, b);
     } else {
-        sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_TEXT), pass->n_branches * own->n_kv_head, 1,
-                    attend_to_texts, b);
+        attend_to_keys(pass, own, b);
     }
 }
 
@@ -195,7 +332,7 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     const sd_config* c = &pass->w->model->config;
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_layer_config* own = &c->layers[i];
-    block b = {pass, i};
+    block b = {.pass = pass, .layer = i, .attended = SD_ATTEND_TEXT};
     project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
@@ -206,11 +343,10 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
 
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
-    block b = {pass, i};
+    block b = {.pass = pass, .layer = i, .attended = SD_ATTEND_SOURCE};
     project(pass, &layer->cross_q, layer->cross_q_bias, input);
     const sd_layer_config* own = config_of(&b);
-    sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_SOURCE), pass->n_branches * own->n_kv_head, 1,
-                attend_to_encoded, &b);
+    attend_to_keys(pass, own, &b);
     project_back(pass, &layer->cross_out, layer->cross_out_bias,
                  (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

@@ -274,9 +274,6 @@ static void run_block(const block* b) {
     finish(b, scale, &sums, ldo);
 }
 
-/* Pending node of a text row. */
-static int node_of(const sd_attention* at, int row) { return at->cache->n_pending - at->n_rows + row; }
-
 /* The stretch of rows that starts at `row`. n_chain: number of leading pending nodes that are a chain. */
 static stretch stretch_at(const sd_attention* at, const sd_attention_tiles* scratch, int row, int n_chain) {
     const sd_cache* cache = at->cache;
@@ -287,7 +284,7 @@ static stretch stretch_at(const sd_attention* at, const sd_attention_tiles* scra
         r.end = r.n_same = at->n_keys;
         return r;
     }
-    int first = node_of(at, row), n = 1;
+    int first = at->first_node + row, n = 1;
     while (n < r.n_rows && cache->parents[first + n] == first + n - 1) n++;
     r.n_rows = n;
     r.node = first + n - 1;

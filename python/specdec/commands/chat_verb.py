@@ -36,7 +36,7 @@ _HELP = "/new starts over, /figures shows statistics of the last reply, /quit ex
     gamma="the draft's own",
     temperature="0",
     repetition_penalty="none",
-    verify="rejection",
+    verify="auto",
     seed="random for each reply",
 )
 @click.option(

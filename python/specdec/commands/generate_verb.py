@@ -33,7 +33,7 @@ from specdec.models.model import Model
     gamma="the draft's own",
     temperature="0, or 0.6 without --target",
     repetition_penalty="none, or 1.1 without --target and --temperature",
-    verify="rejection",
+    verify="auto",
     seed="random; --json shows it",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines: text, tokens, seed, statistics.")

@@ -12,7 +12,7 @@ from specdec.checks import check_integer
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError
 from specdec.tables import Table
-from specdec.verification.rules import Rule
+from specdec.verification.rules import DecodingRule, Rule
 
 AUTO_GAMMA = 16
 """Default maximum of draft tokens per round, if neither the caller nor the draft sets one."""
@@ -24,7 +24,7 @@ class RunType(NamedTuple):
     target: Any
     draft: Draft
     temperature: float
-    rule: Rule
+    rule: DecodingRule | Rule
     n_threads: int
 
     @property
@@ -56,9 +56,9 @@ class AdaptiveGamma:
     which ``print(auto)`` shows; pickles and copies keep `max_gamma` only. A draft that chooses its own length
     (an adaptive `Ensemble`) is left alone.
 
-    At temperature 0 or with ``verify="coupled"`` the tokens are those of plain decoding. With "rejection" the
-    output has exactly the target's distribution, but the same seed may give another sample, because the
-    number of draft tokens depends on measured times.
+    At temperature 0 or with ``verify="coupled"`` the tokens are those of plain decoding. With other
+    rules the output has exactly the target's distribution, but the same seed may give another sample, because
+    the number of draft tokens depends on measured times.
 
     Parameters
     ----------

@@ -279,7 +279,7 @@ class Engine:
         draft_sampling: Sampling | None = None, transform: Transform | None = None,
         schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
         constraint: Constraint | None = None,
-        verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+        verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
         logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
         prompt_logprobs: int | None = None, ignore_eos: bool = False,
         adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
@@ -426,7 +426,7 @@ class EngineDrafts:
             self.of_session = Drafting(self._choice, self._choice.describe(target), self._choice.most)
         elif self.drafts and self._gammas[0] > 0:
             (draft,), policy = self.drafts, gammas[0][1]
-            run_type = RunType(target, draft, 0.0, "rejection", n_threads)
+            run_type = RunType(target, draft, 0.0, "auto", n_threads)
             adapted = (policy, run_type) if isinstance(policy, AdaptiveGamma) else None
             self.of_session = Drafting(draft, draft.describe(target), self._gammas[0], adapted)
 

@@ -82,7 +82,7 @@ def generate(
     draft_sampling: Sampling | None = None, transform: Transform | None = None,
     schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
     n_threads: int | None = None, prompt_cache: PromptCache | None = None,
     logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
     prompt_logprobs: int | None = None, ignore_eos: bool = False,
@@ -153,12 +153,13 @@ def generate(
         ids are allowed where it may end. A stop or `max_new_tokens` may cut it short.
     constraint : Constraint, optional
         Your own constraint: an object with the method ``start(tokens)``.
-    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
-        The verification rule, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
-        accepts more with gamma above 1. With "coupled", a seed gives the same tokens for every draft and
-        gamma, plain decoding included. "k-sequential" differs from "rejection" only for drafts with several
-        tokens per position; "classical" is for comparison. "block" takes chains only, "k-sequential" takes
-        chains and independent samples. At temperature 0 all rules are greedy.
+    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
+        The verification rule, see `specdec.verify`. "auto" is "block" for chains that a draft samples and
+        "rejection" for all else; `Trace.rule` is the one that ran. "rejection" is the paper's. "block" (Sun
+        et al. 2024) accepts more with gamma above 1. With "coupled", a seed gives the same tokens for every
+        draft and gamma, plain decoding included. "k-sequential" differs from "rejection" only for drafts with
+        several tokens per position; "classical" is for comparison. "block" takes chains only, "k-sequential"
+        takes chains and independent samples. At temperature 0 all rules are greedy.
     lenience : float, default 1.0
         l of appendix A.5, above 0, for "rejection". Below 1, more drafts are accepted and the output is no
         longer exact, but no token becomes more than 1 / l times as probable as under the target. At
@@ -276,7 +277,7 @@ def stream(
     draft_sampling: Sampling | None = None, transform: Transform | None = None,
     schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
     n_threads: int | None = None, prompt_cache: PromptCache | None = None,
     logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
     prompt_logprobs: int | None = None, ignore_eos: bool = False,

@@ -117,7 +117,7 @@ class DecodingOptions(Sampling):
     regex: str | None = other(None, flag="PATTERN", help="Regular expression that the whole text must match.")
     grammar: str | None = other(None, flag="FILE", help="Grammar file, Lark or GBNF, for the text.")
     constraint: Constraint | None = other(None)
-    verify: DecodingRule = choice("rejection", DECODING_RULES, flag="RULE", help=", ".join(DECODING_RULES))
+    verify: DecodingRule = choice("auto", DECODING_RULES, flag="RULE", help=", ".join(DECODING_RULES))
     lenience: float = number(
         1.0, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0, flag="L",
         help="Lenience of the rejection rule; below 1 the output is not exact.",

@@ -27,7 +27,7 @@ from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import ConstraintError, InputError, number_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
-from specdec.verification.rules import Rule
+from specdec.verification.rules import DecodingRule, Rule
 from specdec.verification.sampling import TRUNCATIONS, Sampling
 
 
@@ -263,7 +263,7 @@ def max_draft_tokens(
     return cast("int", options.gamma), None
 
 
-def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
+def _target_sampling(options: DecodingOptions) -> tuple[Sampling, DecodingRule | Rule]:
     """Return (sampling settings of the target, verification rule) as the core takes them."""
     sampling = options.sampling
     if options.lenience == 1.0 or not sampling.greedy:

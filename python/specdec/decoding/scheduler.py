@@ -43,6 +43,7 @@ class Sequence(NewText):
         self.rounds: list[Round] = []
         self.prefill_s = 0.0  # of all prompts processed together with this one
         self.n_cached = 0  # prompt tokens found in the prompt cache
+        self.rule: str | None = None  # that judges its draft tokens, once it has a slot
         self.n_sequences = request.n_slots
         self.score: Score | None = None  # log-probabilities of the prompt, if requested
         self.read: _core.CachedText | None = None  # prompt cached while scoring it
@@ -81,7 +82,9 @@ class Sequence(NewText):
             top = [pairs for _, ids, of_ids in self.logprobs for pairs in top_pairs(ids, of_ids)]
         return Result(
             text=self.text, tokens=self.tokens, finish_reason=self.finish_reason or "error", stop=self.stop,
-            trace=Trace(self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences),
+            trace=Trace(
+                self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, rule=self.rule
+            ),
             prompt_ids=self.prompt.ids, source_ids=self.prompt.source,
             source_text=self.prompt.source_text(target), seed=request.seeds[self.index],
             logits=logits, logprobs=log_probs, top_logprobs=top,
@@ -158,7 +161,8 @@ class Scheduler(Generic[AnySequence]):
         """Give an empty slot to a sequence, with the part of its prompt that the prompt cache has."""
         slot = self._slots.index(None)
         prompt = sequence.prompt
-        self._session.admit(slot, prompt.ids, self._rng_key(sequence), sequence.settings, prompt.source)
+        key = self._rng_key(sequence)
+        sequence.rule = self._session.admit(slot, prompt.ids, key, sequence.settings, prompt.source)
         self._slots[slot], sequence.slot, sequence.n_sequences = sequence, slot, self.n_slots
         self._unread.add(slot)
         if self._cached is not None:

@@ -34,9 +34,9 @@ class Ensemble(Draft):
     *drafts : Model, path, hub name, Draft or Drafter
         At least one; each proposes at most its own default number of tokens.
     adaptive : bool, default True
-        Skip drafts and tokens that do not pay, by measured times. With ``verify="rejection"`` and temperature
-        above 0, a seed then fixes the distribution of the output but not the output. False: ask all drafts in
-        every round and split the budget evenly; runs are reproducible.
+        Skip drafts and tokens that do not pay, by measured times. Above temperature 0 a seed then fixes the
+        distribution of the output but not the output, except with ``verify="coupled"``. False: ask all drafts
+        in every round and split the budget evenly; runs are reproducible.
 
     Attributes
     ----------

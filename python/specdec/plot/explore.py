@@ -48,7 +48,7 @@ class ExplorerSettings:
     draft: str
     gamma: int
     temperature: float = 0.0
-    verify: DecodingRule = "rejection"
+    verify: DecodingRule = "auto"
     lenience: float = 1.0
 
 

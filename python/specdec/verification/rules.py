@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias, get_args
 from specdec.checks import Choice, check_choice, check_number
 from specdec.errors import InputError, shown
 
-DecodingRule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical"]
-"""A rule of `specdec.generate`; at temperature 0 all of them are greedy."""
+DecodingRule: TypeAlias = Literal["auto", "rejection", "block", "coupled", "k-sequential", "classical"]
+"""A rule of `specdec.generate`; at temperature 0 all of them are greedy. The core resolves "auto"."""
 Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical", "greedy"]
 """A rule of `specdec.verify`."""
 DECODING_RULES: tuple[DecodingRule, ...] = get_args(DecodingRule)
@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 ONE_DRAFT_RULES: tuple[DecodingRule, ...] = ("block", "k-sequential")
 """Rules that, above temperature 0, cannot judge two drafts in one tree."""
 
-_LENIENT = ("rejection", "greedy")
+_LENIENT = ("auto", "rejection", "greedy")
 
 
 def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice]) -> tuple[Choice, float]:

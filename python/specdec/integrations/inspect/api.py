@@ -68,7 +68,7 @@ class SpecdecAPI(ModelAPI):
         depend on the draft.
     gamma : int or "auto", optional
         Draft tokens per round; None: the draft's default.
-    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
+    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
         Verification rule, see `specdec.generate`; without effect at temperature 0.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`.
@@ -100,7 +100,7 @@ class SpecdecAPI(ModelAPI):
         *,
         draft: str | None = None,
         gamma: Gamma = None,
-        verify: DecodingRule = "rejection",
+        verify: DecodingRule = "auto",
         batch_size: int = 16,
         prompt_cache: bool = False,
         use_chat_template: bool = True,

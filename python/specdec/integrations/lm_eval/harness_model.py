@@ -80,7 +80,7 @@ class SpecdecLM(TemplateLM):
         Alias of ``target``, under which the harness names its result folder.
     gamma : int or "auto", optional
         Draft tokens per round; None: the draft's default.
-    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
+    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
         Verification rule, see `specdec.generate`; without effect on greedy tasks.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`. Also accepts "auto", "float32" and "bfloat16".
@@ -123,7 +123,7 @@ class SpecdecLM(TemplateLM):
     def __init__(
         self, target: str | os.PathLike[str] | Model | None = None, draft: DraftLike | None = None, *,
         pretrained: str | os.PathLike[str] | None = None, gamma: Gamma = None,
-        verify: DecodingRule = "rejection", batch_size: int | str = 1, max_batch_size: int | None = None,
+        verify: DecodingRule = "auto", batch_size: int | str = 1, max_batch_size: int | None = None,
         max_length: int | None = None, max_gen_toks: int = 256, add_bos_token: bool | None = None,
         prefix_token_id: int | None = None, chat_template_args: Mapping[str, Any] | None = None,
         enable_thinking: bool | None = None, think_end_token: str | int | None = None,
