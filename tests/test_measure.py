@@ -129,20 +129,22 @@ class Uneven:
 def test_a_draft_may_be_any_object_with_probabilities(pair: Pair, draft: Any) -> None:
     """A table that learns has seen the text so far, as when it drafts."""
     found = specdec.measure(pair[0], draft, PROMPTS, gammas=(1, 3), n_tokens=40)
+    ratios = []
     for prompt, tokens, betas in zip(found.prompts, found.tokens[1.0], found.betas[1.0], strict=True):
         ids, n = [*prompt, *tokens[:-1]], len(prompt) - 1
-        rows = draft.probabilities(ids, N_VOCAB)
-        wanted = [
-            np.minimum(reference.distribution(logits, 1.0), row).sum()
-            for logits, row in zip(pair[0].logits(ids)[n:], rows[n:], strict=True)
-        ]
-        assert betas == pytest.approx(wanted, abs=1e-4)
+        rows = np.array(draft.probabilities(ids, N_VOCAB))[n:]
+        targets = np.array([reference.distribution(logits, 1.0) for logits in pair[0].logits(ids)[n:]])
+        assert betas == pytest.approx(np.minimum(targets, rows).sum(axis=1), abs=1e-4)
+        ratios.append((rows / targets)[range(len(tokens)), tokens])
     for row in found.rows:
         if isinstance(draft, Uneven):  # of which no run is timed
             assert row.draft == "uneven" and row.c == found.draft_s == 0.0 and row.speedup is None
         tokens = theory.expected_tokens(row.alpha, row.gamma)
+        assert row.rule == ("block" if row.temperature and row.lenience == 1.0 else "rejection")
+        if row.rule == "block":
+            tokens = theory.expected_block_tokens(ratios, row.gamma)
         predicted = tokens / (row.gamma * row.c + max(row.verify_ratio, 1.0))
-        assert row.predicted_speedup == pytest.approx(predicted)
+        assert row.predicted_speedup == pytest.approx(predicted, rel=1e-4)
     tuned = specdec.tune(pair[0], draft, PROMPTS, max_gamma=1, n_tokens=8)
     assert tuned.draft == type(draft).__name__.lower()
     assert (tuned.row.c == 0.0) == isinstance(draft, Uneven)
@@ -171,6 +173,9 @@ def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measuremen
         assert row.c == measured.draft_s / measured.target_s > 0.0
         assert row.verify_ratio == measured.verify_ratio[row.gamma + 1]
         tokens = sum(row.alpha**i for i in range(row.gamma + 1))
+        if row.rule == "block":  # its tokens follow from texts, not from alpha
+            tokens = row.ideal_speedup * (row.gamma * row.c + 1.0)
+            assert 1.0 < tokens < row.gamma + 1
         assert row.ideal_speedup == pytest.approx(tokens / (row.gamma * row.c + 1.0))
         counted = max(row.verify_ratio, 1.0)  # a smaller one is an error of measurement
         assert row.predicted_speedup == pytest.approx(tokens / (row.gamma * row.c + counted))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exact import round_distribution
 from refusals import refuses
 from specdec import reference, theory
 from specdec.errors import InputError
+from weights import verify_core
 
 # ------------------------------------------------------------------------------------ the paper's tables
 
@@ -227,6 +230,28 @@ def test_trees_that_are_none_are_refused() -> None:
 RNG = np.random.default_rng(7)
 TARGET = RNG.dirichlet(np.full(5, 0.5), (4, 3))
 DRAFT = RNG.dirichlet(np.full(5, 0.5), (4, 3))
+
+
+def test_block_verification_keeps_what_the_texts_of_the_target_say() -> None:
+    """Its acceptance over chains of the draft, by enumeration, from draft / target over texts of the target.
+
+    Texts that are longer, or several, count at every token where a round may begin.
+    """
+    target, draft = np.random.default_rng(4).dirichlet(np.ones(3), 2)
+    chain = [-1, 0, 1, 2]
+    rule = partial(verify_core, rule="block")
+    found = round_distribution(rule, chain, lambda _: target, lambda _: draft, decided=[3, 2, 1])
+    texts = np.array(list(itertools.product(range(3), repeat=3)))
+    tokens = [theory.expected_block_tokens([draft[text] / target[text]], 3) for text in texts]
+    assert target[texts].prod(axis=1) @ tokens == pytest.approx(1.0 + found.accepted.sum(), abs=1e-12)
+    ratios = [2.0, 0.25, 8.0]
+    assert theory.expected_block_tokens([ratios, [0.5]], 2) == 1 + (1 + 0.25 + 1 + 0.5) / 4 + (0.5 + 0.25) / 2
+    assert theory.expected_block_tokens([ratios], 0) == 1.0 and math.isnan(
+        theory.expected_block_tokens([], 1)
+    )
+    for wrong in ([[-1.0]], [[[1.0]]]):
+        with refuses("ratios[0]"):
+            theory.expected_block_tokens(wrong, 1)  # type: ignore[arg-type]
 
 
 def test_theorem_3_5_is_the_chance_that_the_rule_accepts() -> None:

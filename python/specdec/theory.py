@@ -29,7 +29,8 @@ from specdec.errors import InputError
 
 __all__ = [
     "acceptance_rate", "classical_acceptance_rate", "coupled_acceptance_rate", "divergence",
-    "expected_operations", "expected_speedup", "expected_tokens", "expected_tree_tokens",
+    "expected_block_tokens", "expected_operations", "expected_speedup", "expected_tokens",
+    "expected_tree_tokens",
     "greedy_acceptance_rate", "improves", "least_speedup", "mean_acceptance_rate", "optimal_gamma",
     "oracle_speedup",
 ]  # fmt: skip
@@ -143,6 +144,37 @@ def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
         tokens = -np.expm1((gammas + 1.0) * np.log(alphas)) / (1.0 - alphas)
     tokens = np.where(alphas == 1.0, gammas + 1.0, tokens)
     return _plain(np.where(gammas == 0.0, 1.0, tokens))
+
+
+def expected_block_tokens(ratios: Sequence[ArrayLike], gamma: int) -> float:
+    """Expected number of tokens per target forward pass under block verification of chains.
+
+    Block verification (Sun et al. 2024, arXiv 2403.10444) keeps i draft tokens or more with E(p_i), p_i =
+    min(1, p_(i-1) target / draft), over chains of the draft. Over texts of the target this is E(min(1, r_1,
+    r_1 r_2, …, r_1 ⋯ r_i)) with r = draft / target of each token; Algorithm 1 has E(Π min(1, r)). At least
+    `expected_tokens` of such texts, and at most gamma + 1.
+
+    Parameters
+    ----------
+    ratios : sequence of array_like, [n_tokens] each
+        Per text that the target sampled: the draft's over the target's probability of each token, at least 0.
+    gamma : int
+        At least 0. Rounds begin at every token with i - 1 tokens after it; NaN if no text is so long.
+    """
+    gamma = check_integer("gamma", gamma, 0)
+    texts = [_in_range(f"ratios[{i}]", text, 0.0, np.inf) for i, text in enumerate(ratios)]
+    for i, text in enumerate(texts):
+        if text.ndim != 1:
+            raise InputError.of(f"ratios[{i}]", text, "[n_tokens] numbers", str(text.shape), "has shape")
+    products = [np.ones(len(text)) for text in texts]  # r_1 ⋯ r_i, by the token where the round begins
+    kept = [np.ones(len(text)) for text in texts]  # the least of them so far, at most 1
+    tokens = 1.0
+    for i in range(gamma):
+        products = [p[: len(r) - i] * r[i:] for p, r in zip(products, texts, strict=True)]
+        kept = [np.minimum(k[: len(p)], p) for k, p in zip(kept, products, strict=True)]
+        n = sum(map(len, kept))
+        tokens += sum(float(k.sum()) for k in kept) / n if n else np.nan
+    return tokens
 
 
 def expected_tree_tokens(

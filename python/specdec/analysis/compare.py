@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from specdec import theory
 from specdec.analysis import arguments, experiment, prediction
 from specdec.analysis.arguments import MeasurableDraftLike, Setup
 from specdec.analysis.experiment import ExperimentRow, Speedup, number_of
@@ -325,15 +324,13 @@ class Tuning(OneTable):
 
     @property
     def idealised(self) -> dict[int, float]:
-        """Ideal speed-up by gamma (Theorem 3.8); empty if measured by running."""
+        """Ideal speed-up by gamma (`ExperimentRow.ideal_speedup`); empty if measured by running."""
         return {g: row.ideal_speedup for g, row in self.rows.items() if row.ideal_speedup is not None}
 
     @property
     def idealised_gamma(self) -> int | None:
-        """Gamma that Theorem 3.8 would choose among those considered; None without predictions."""
-        if self.ran:
-            return None
-        return int(theory.optimal_gamma(number_of(self.alpha), self.c, max_gamma=max(self.rows)))
+        """Gamma with the highest of `idealised`, the smallest of ties; None without predictions."""
+        return None if self.ran else max(self.idealised, key=lambda gamma: self.idealised[gamma])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists and numbers, ready for JSON; None for missing values."""
@@ -482,7 +479,7 @@ def _predicted(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens
         texts = prediction.acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
     times = prediction.forward_times(setup, draft, texts.tokens, max_gamma + 1)
     return [
-        prediction.predicted_row(name, texts.betas[1.0], times, setup.options.temperature, gamma)
+        prediction.predicted_row(name, texts, times, setup.options.temperature, gamma)
         for gamma in range(max_gamma + 1)
     ]
 

@@ -134,7 +134,8 @@ class ExperimentRow:
         Time per new token of plain over speculative decoding, in interleaved runs.
     ideal_speedup, predicted_speedup : float or None
         By Theorem 3.8, where verification takes as long as one position; and with the measured
-        `verify_ratio`, at least 1, the value to choose gamma by. None if `by_running`.
+        `verify_ratio`, at least 1, the value to choose gamma by. Under block verification with its expected
+        tokens (`specdec.theory.expected_block_tokens`). None if `by_running`.
     by_running : bool
         Whether the draft was run; otherwise its distribution was compared with the target's.
     prompts, reason : tuple of ExperimentRow, str
@@ -142,6 +143,8 @@ class ExperimentRow:
     named_share : float or None
         For a draft with another vocabulary: the mean share of its distribution on tokens that the target has,
         by the intersection method; else None.
+    rule : str or None
+        The verification rule that ran, or that the prediction is for. None if the texts had several.
     """
 
     draft: str
@@ -170,6 +173,7 @@ class ExperimentRow:
     prompts: tuple[ExperimentRow, ...] = ()
     reason: str = ""
     named_share: float | None = None
+    rule: str | None = None
 
     @property
     def drafted_per_call(self) -> float:
@@ -215,8 +219,9 @@ class ExperimentRow:
         if self.by_running:
             return self.timed.median, self.timed.low, self.timed.high
         costs = number_of(self.c), max(number_of(self.verify_ratio), 1.0)
-        low, high = (float(theory.expected_speedup(one, self.gamma, *costs)) for one in self.rates[1:])
-        return number_of(self.predicted_speedup), low, high
+        middle, low, high = (float(theory.expected_speedup(one, self.gamma, *costs)) for one in self.rates)
+        predicted = number_of(self.predicted_speedup)  # under block verification above `middle`
+        return predicted, predicted * low / middle, predicted * high / middle
 
     @property
     def setting(self) -> tuple[str, float]:
@@ -292,6 +297,7 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(rounds, name) for name in names} | {
         "tokens_low": 1.0 / high, "tokens_high": 1.0 / low if low > 0.0 else math.inf,
         "by_position": tuple(rounds.acceptance_by_position),
+        "rule": Trace.joined(texts).rule if texts else None,
     }  # fmt: skip
     if any(one.depth != one.n_drafted for one in rounds.rounds):
         return found | {"reason": TREES}

@@ -349,8 +349,8 @@ class _Measuring:
 
     def _row(self, temperature: float, lenience: float, gamma: int) -> ExperimentRow:
         """Combine distributions, times and runs into a row."""
-        betas = self.texts[temperature].betas[lenience]
-        row = prediction.predicted_row(self.name, betas, self.times, temperature, gamma, lenience)
+        texts = self.texts[temperature]
+        row = prediction.predicted_row(self.name, texts, self.times, temperature, gamma, lenience)
         speedup = self.speedups.get((temperature, lenience, gamma))
         tokens = math.nan if speedup is None else statistics.mean(speedup.tokens_per_call)
         return replace(row, speedup=speedup, tokens_per_call=tokens)

@@ -133,8 +133,8 @@ def oracle(
     gammas, max_gamma : sequence of int, int
         Fixed gammas to compare, and the maximum of draft tokens in a row; longer accepted runs are split.
     options : DecodingOptions, optional
-        Decoding options; `verify` must judge token by token, and end-of-text ids are ignored. `seed` is 0 by
-        default.
+        Decoding options; `verify` must judge token by token, by default "rejection", and end-of-text ids are
+        ignored. `seed` is 0 by default.
 
     Raises
     ------
@@ -155,6 +155,8 @@ def oracle(
     chosen = [check_integer("gammas", gamma, 0, max_gamma) for gamma in given]
     if decoding.verify == "block":
         raise InputError.of("verify", "block", "a rule that judges each draft token (block judges chains)")
+    if decoding.verify == "auto":
+        decoding = decoding.replace(verify="rejection")
     setup = Setup.of(target, decoding, prompts)
     name, one = arguments.named_one("draft", draft)
     drafting = as_draft(setup.target, one)
