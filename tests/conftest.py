@@ -79,9 +79,7 @@ def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest
 
 
 def _values(item: pytest.Function) -> list[tuple[str, object]]:
-    """Return the parameters of a case by name: plain values as they are, others by identity, as cases of a
-    test share objects.
-    """
+    """Return a case's parameters by name: plain values, or identities of objects, which cases share."""
     return [
         (name, value if isinstance(value, str | int | float | None) else id(value))
         for name, value in sorted(item.callspec.params.items())

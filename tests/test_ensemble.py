@@ -109,10 +109,7 @@ def test_who_brings_more_gets_more(target: _core.Model) -> None:
 
 
 class Rounds:
-    """Simulated rounds of one draft, after others that expect so many accepted tokens.
-
-    Plain decoding takes a second a round, and each row more `row_s`.
-    """
+    """Simulated rounds of one draft after others; plain decoding takes 1 s a round, each row more `row_s`."""
 
     def __init__(self) -> None:
         self.learned, self.now = _core.AdaptiveGamma(), 0.0

@@ -42,10 +42,7 @@ LONG = {
 
 
 def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "float32", **options: Any) -> Any:
-    """Save a random model with no parameter at its initial value, in ``dtype``.
-
-    The returned network computes in float32, from the stored values.
-    """
+    """Save a random model with no initial values, in ``dtype``; return it in float32, with stored values."""
     torch.manual_seed(7)
     model_class = getattr(transformers, config.architectures[0]) if config.architectures else None
     make = model_class._from_config if model_class else transformers.AutoModelForCausalLM.from_config

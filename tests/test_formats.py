@@ -250,11 +250,7 @@ def test_non_finite_values_spoil_a_row_alike_alone_and_with_others(dtype):
 @pytest.mark.parametrize("n_rows", [1, 6, 7, 16, 17, 23, 40])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_blocks_that_are_quantized_together_have_scales_of_their_own(dtype, n_rows):
-    """An output is the product with one block alone.
-
-    The largest number of each has its own index, sign and magnitude, at and next to where the scale
-    changes.
-    """
+    """Largest numbers differ in index, sign and magnitude, at and next to changes of the scale."""
     n_blocks, rng = 23, np.random.default_rng(n_rows)
     exponents = rng.integers(-106, 99, (n_rows, n_blocks, 1))
     x = rng.uniform(-0.5, 0.5, (n_rows, n_blocks, 32))

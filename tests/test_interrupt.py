@@ -1,8 +1,4 @@
-"""Ctrl-C ends any computation of the core, including long single calls.
-
-Each case runs in a child process, which receives the signal inside the core. Uninterrupted, each takes
-seconds.
-"""
+"""Ctrl-C ends any computation of the core, in child processes that get the signal inside long calls."""
 
 from __future__ import annotations
 

@@ -139,10 +139,7 @@ def test_replaced_draft_tokens_are_computed_again(draft: Any, alpha: float) -> N
 @pytest.mark.parametrize("gamma", [1, 2, 5])
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int) -> None:
-    """Counted in attentions and MLPs: once per node, and no more for an early exit.
-
-    If layers in between are skipped, draft tokens run twice from the first of them on.
-    """
+    """Attentions and MLPs run once per node, except from the first skipped layer on."""
     target = build(LLAMA, lively(LLAMA))
     draft = DESCRIPTIONS[name]
     blocks = [2 - skipped.bit_count() for skipped in draft[1]["skipped"]]

@@ -1,6 +1,4 @@
-"""Lazy prefill: a draft paused by gamma="auto" at the start of a text reads it before it drafts next.
-
-The output is that of plain decoding."""
+"""Lazy prefill: a draft paused at the start of a text reads it before it drafts; output stays plain."""
 
 from __future__ import annotations
 

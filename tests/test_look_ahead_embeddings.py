@@ -35,10 +35,7 @@ def text(n: int, n_vocab: int, seed: int = 0) -> list[int]:
 def logits_after(
     config: dict[str, Any], tensors: dict[str, Any], embeddings: Any, ids: list[int]
 ) -> np.ndarray:
-    """The target's logits after each of the embeddings that follow a text, by the reference.
-
-    They are tokens more there, whose rows of the table become the embeddings when they are scaled.
-    """
+    """The target's logits after each embedding that follows a text, as extra tokens of the reference."""
     n_vocab, n_tokens = config["n_vocab"], len(embeddings)
     scale = np.float32(config.get("embedding_scale", 1.0))
     more = dict(tensors) | {

@@ -154,11 +154,7 @@ def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
 
 
 def test_a_replay_is_the_run_with_that_gamma(pair: Pair) -> None:
-    """Replay and run agree round by round.
-
-    At temperature 0 every gamma generates the same text. Positions after as many accepted draft tokens as the
-    replay could see are excluded.
-    """
+    """Round by round, except after as many accepted draft tokens as the replay could see."""
     target, draft = pair
     longest = specdec.generate(target, draft, PROMPTS[0], gamma=60, max_new_tokens=80, ignore_eos=True)
     text = outcomes(longest.trace.rounds)[:80]
@@ -195,9 +191,7 @@ def test_what_an_oracle_gains(pair: Pair, temperature: float) -> None:
 
 
 def test_independent_draft_tokens_match_the_formulas_of_the_paper() -> None:
-    """A synthetic draft, right with probability 0.7: equation (1) and 1
-    (1 - alpha).
-    """
+    """A synthetic draft, right with probability 0.7: equation (1) and 1 / (1 - alpha)."""
     rng = np.random.default_rng(4)
     alpha, n = 0.7, 20_000
     runs = [int(k) for k in rng.geometric(1 - alpha, size=n) - 1]

@@ -29,7 +29,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages")
     embedded = Path(specdec.__file__).parent / "embedded"
     (path / "path" / "to").mkdir(parents=True)
-    for name, source in {"model": "target", "small": "draft", "chat-model": "target"}.items():
+    names = {
+        "model": "target",
+        "target": "target",
+        "small": "draft",
+        "draft": "draft",
+        "chat-model": "target",
+    }
+    for name, source in names.items():
         shutil.copytree(embedded / source, path / "path" / "to" / name)
     (path / "prompts.txt").write_text("Once upon a time\nIt was a dark night\n", encoding="utf-8")
     (path / "path/to/chat-model/chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
@@ -63,6 +70,19 @@ def test_snippets_of_training_run(folder: Path) -> None:
     source = source.replace(given, "TrainingOptions(steps=1, length=32, batch=2)")
     run = subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.oracle
+def test_snippets_of_many_machines_run(folder: Path) -> None:
+    """On Ray's local cluster of this machine; the sweep is short and measures no times."""
+    pytest.importorskip("ray")
+    source, given = "".join(snippets("MANY_MACHINES")), 'formats=("bf16", "int8"))'
+    assert source.count(given) == 1
+    start = "import ray\nray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+    source = start + source.replace(given, f"{given[:-1]}, n_tokens=20, timing=False)")
+    run = subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert len((folder / "out.jsonl").read_text("utf-8").splitlines()) == 2
 
 
 def slugs(page: Path) -> set[str]:

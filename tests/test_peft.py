@@ -1,7 +1,4 @@
-"""LoRA adapters created and saved by PEFT, on tiny random models of transformers.
-
-PEFT's logits, with the adapter unmerged and merged, are compared with specdec's.
-"""
+"""LoRA adapters created and saved by PEFT: its logits, unmerged and merged, against specdec's."""
 
 from __future__ import annotations
 

@@ -153,6 +153,8 @@ def test_arguments_are_checked_before_ray_starts(tmp_path: Path) -> None:
     for options in OPTIONS:
         with pytest.raises(specdec.InputError, match=next(iter(options))):
             specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **options)
+    with pytest.raises(specdec.InputError, match=r"prompts\[0\] is .*; expected a text or token ids"):
+        specdec.ray.sweep(TARGET, {"small": DRAFT}, [{"prompt": "Once"}], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

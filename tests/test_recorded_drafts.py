@@ -80,10 +80,7 @@ def assert_same_drafts(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> 
 def expected(
     records: list[dict[str, Any]], prompts: list[list[int]], everywhere: bool = False
 ) -> list[tuple[int, list[int], int]]:
-    """(sequence, the text before, accepted tokens) wherever the text left the draft tokens of its round.
-
-    With `everywhere` also wherever it followed them, and after the last one.
-    """
+    """(sequence, text before, accepted tokens) where the text left, or `everywhere`: followed, the drafts."""
     texts, found = [list(prompt) for prompt in prompts], []
     for record in records:
         text, new = texts[record["sequence"]], record["tokens"]
@@ -196,10 +193,7 @@ def continued(records: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.OnlineSamples]:
-    """A session some rounds after a swap, with the draft tokens of a fresh one on the texts so far.
-
-    All its rounds give the texts of plain decoding.
-    """
+    """A session some rounds after a swap; drafts like a fresh one, and gives the texts of plain decoding."""
     ring = ring_of()
     session = with_drafts(opened(old, ring, **options))
     before = [record for _ in range(3) for record in session.round()]

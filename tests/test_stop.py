@@ -190,10 +190,7 @@ def with_tokenizer(model: specdec.Model, tokenizer: ToyTokenizer) -> specdec.Mod
 
 
 def test_all_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """A token that the text has in the middle of a block is made a special one; its name ends the text.
-
-    So does the token itself where the tokenizer says that it ends texts.
-    """
+    """By its name, or by itself if it ends texts, for a token inside a block of accepted tokens."""
     prompt, options = [5, 9, 5], {"max_new_tokens": 60, "ignore_eos": True}
     free = specdec.generate(*pair, prompt, gamma=4, **options)  # type: ignore[call-overload]
     at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])

@@ -1,5 +1,4 @@
-"""Drafts with another vocabulary than their target's: common tokens, retokenized text,
-distributions, exactness."""
+"""Drafts with another vocabulary than their target's: common tokens, retokenized text, exactness."""
 
 from __future__ import annotations
 

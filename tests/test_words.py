@@ -1,8 +1,9 @@
-"""Retired words and British spellings do not occur in code, comments, docstrings, messages or pages."""
+"""Retired words and British spellings do not occur in code, comments, messages, pages or notebooks."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 import tokenize
 from pathlib import Path
@@ -26,7 +27,7 @@ ALLOWED = re.compile(
     r"closed[- ]forms?|waveform|\b(?:dtype|parameter|found)\.kind|kind=\"stable\"|in[-_ ]?place", re.I
 )
 """Terms of mathematics, and names of other libraries."""
-SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".cmake", ".yml")
+SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".cmake", ".yml", ".ipynb")
 EXCEPTIONS = ("tests/test_words.py", "docs/GLOSSARY.md", "CHANGELOG.md")
 FILES = [
     path for path in project_files()
@@ -37,6 +38,13 @@ FILES = [
 def words_of(text: str) -> set[str]:
     """Words of a text, with identifiers split at underscores and capitals."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)}
+
+
+def text_of(path: Path) -> str:
+    """Text of a file; of a notebook its prose."""
+    cells = json.loads(read(path))["cells"] if path.suffix == ".ipynb" else None
+    prose = ["".join(cell["source"]) for cell in cells or [] if cell["cell_type"] == "markdown"]
+    return read(path) if cells is None else "\n".join(prose)
 
 
 def names_in_code(path: Path) -> set[str]:
@@ -53,7 +61,7 @@ def test_retired_words_do_not_occur() -> None:
     lines = [
         (f"{name(path)}:{number}", ALLOWED.sub("", line))
         for path in FILES
-        for number, line in enumerate(read(path).splitlines(), 1)
+        for number, line in enumerate(text_of(path).splitlines(), 1)
     ]
     found = [(at, sorted(words_of(line) & RETIRED) + BRITISH.findall(line)) for at, line in lines]
     assert [(at, words) for at, words in found if words] == []

@@ -23,8 +23,8 @@ void sd_adaptive_after_commit(sd_session* s, double draft_s, double rest_s) {
         int deepest = p->rejected_at, n_forced = r->joints[i].n_forced, n_own = 0;
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
-        for (int j = n_forced; j < v->n_path; j++) r->kept[n_own++] = v->path[j] - n_forced;
-        if (r->drafting) sd_drafter_policy_observe(&adaptive->drafter, p, r->kept, n_own, 0.0, n_own);
+        for (int j = n_forced; j < v->n_path; j++) r->scratch[n_own++] = v->path[j] - n_forced;
+        if (r->drafting) sd_drafter_policy_observe(&adaptive->drafter, p, r->scratch, n_own, 0.0, n_own);
         round.n_rows += r->records[i].n_rows;
         round.n_draft_tokens += r->branches[i].n_logits - 1 - n_forced;
         round.n_steps += deepest;

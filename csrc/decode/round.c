@@ -39,10 +39,10 @@ static sd_status commit(sd_session* s, int i) {
     const sd_record* record = &s->round.records[i];
     sd_sequence* q = &s->sequences[record->sequence];
     const sd_verdict* v = &record->verdict;
-    int32_t* kept = s->round.kept;
-    kept[0] = 0; /* the root */
-    for (int k = 0; k < v->n_path; k++) kept[k + 1] = record->node_rows[v->path[k]];
-    sd_status status = sd_cache_keep(&s->caches[record->sequence], kept, v->n_path + 1);
+    int32_t* rows = s->round.scratch; /* to keep: the root's and those of the accepted path */
+    rows[0] = 0;
+    for (int k = 0; k < v->n_path; k++) rows[k + 1] = record->node_rows[v->path[k]];
+    sd_status status = sd_cache_keep(&s->caches[record->sequence], rows, v->n_path + 1);
     if (status != SD_OK) return status;
     for (int k = 0; k < v->n_path; k++) sd_sequence_append(q, record->tree.tokens[v->path[k]]);
     sd_sequence_append(q, v->token); /* the recovered or bonus token */
@@ -65,7 +65,7 @@ sd_status sd_round_run(sd_session* s) {
     sd_status status = propose(s);
     times.drafted = sd_now();
     if (status == SD_OK) status = forward(s);
-    times.verified = sd_now();
+    times.forwarded = sd_now();
     for (int i = 0; i < s->round.n_open && status == SD_OK; i++) status = settle(s, i);
     if (status == SD_OK) sd_constraint_after_commit(s);
     if (status == SD_OK) status = sd_extra_after_commit(s);

@@ -27,9 +27,9 @@ static inline int sd_failure_is_own(sd_status status) {
 /* End sequence i, which has failed: its record has no new tokens, and the others continue. */
 sd_status sd_round_end_by(sd_session* session, int i, sd_status status);
 
-/* Times (sd_now) at which the parts of a round begin and end. */
+/* Times (sd_now) of a round: its start, the ends of proposing and of the target's forward pass, its end. */
 typedef struct sd_round_times {
-    double begun, drafted, verified, ended;
+    double begun, drafted, forwarded, ended;
 } sd_round_times;
 void sd_round_note(sd_session* session, const sd_round_times* times);
 

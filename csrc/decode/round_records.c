@@ -40,7 +40,7 @@ static void fill_branch(const sd_session* s, int i) {
     sd_cache* cache = r->proposals[i].cache;
     int32_t* tokens = r->row_tokens + (ptrdiff_t)i * s->max_rows;
     int32_t* parents = r->row_parents + (ptrdiff_t)i * s->max_rows;
-    int n = fill_rows(&record->tree, cache, record->node_rows, tokens, parents, r->kept);
+    int n = fill_rows(&record->tree, cache, record->node_rows, tokens, parents, r->scratch);
     record->n_rows = n;
     const float* extra = sd_extra_append(s, i, &record->n_rows, tokens, parents);
     r->branches[i] = (sd_branch){.cache = cache,
@@ -97,8 +97,8 @@ void sd_round_note(sd_session* s, const sd_round_times* t) {
     for (int i = 0; i < r->n_open; i++) {
         r->records[i].experts = n_mixtures > 0 ? (double)n_touched / (double)n_mixtures : 0.0;
         r->records[i].draft_s = draft_s;
-        r->records[i].verify_s = t->verified - t->drafted;
-        r->records[i].other_s = t->ended - t->verified + proposing_s - draft_s;
+        r->records[i].verify_s = t->forwarded - t->drafted;
+        r->records[i].other_s = t->ended - t->forwarded + proposing_s - draft_s;
     }
     s->n_records += r->n_open;
 }

@@ -88,5 +88,6 @@ static inline int sd_sequence_is_drafted(const sd_sequence* sequence) {
 /* Begin a text of at most max_text tokens with a prompt. */
 void sd_sequence_begin(sd_sequence* sequence, const sd_prompt* prompt, int max_text);
 
-/* Append a new token; the text ends at its length, and with one of its stop ids. */
+/* Append a new token. The text is finished at its length or with one of its stop ids. A round commits its
+ * whole path, also tokens after a stop id: Python cuts them off (decoding/stopping.py). */
 void sd_sequence_append(sd_sequence* sequence, int32_t token);

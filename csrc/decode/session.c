@@ -62,7 +62,7 @@ static void lay_out(sd_session* s) {
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->row_tokens = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *r->row_tokens);
     r->row_parents = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *r->row_parents);
-    r->kept = sd_arena_take(arena, (size_t)s->max_nodes, sizeof *r->kept);
+    r->scratch = sd_arena_take(arena, (size_t)s->max_nodes, sizeof *r->scratch);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     sd_extra_take(s);
     sd_verifier_take(&s->verifier, arena, s->max_nodes, s->shape.n_text);

@@ -28,7 +28,7 @@ typedef struct sd_round {
     sd_branch* branches;  /* rows of the target's forward pass */
     int32_t* row_tokens;  /* [n_sequences, max_rows] of the branches */
     int32_t* row_parents; /* [n_sequences, max_rows] */
-    int32_t* kept;        /* [max_nodes] scratch: the root and the accepted path of a sequence */
+    int32_t* scratch;     /* [max_nodes] rows or nodes of one sequence, within a function */
     sd_record* records;   /* of this round, within those of the call */
 } sd_round;
 

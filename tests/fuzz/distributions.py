@@ -104,11 +104,7 @@ def _distribution(target: specdec.Model, case: Case) -> dict[Tokens, float]:
 def _logits_after(
     target: specdec.Model, prompt: list[int], new: Tokens, source: list[int] | None
 ) -> NDArray[np.float32]:
-    """Logits [n_vocab] after a prompt and new tokens.
-
-    All of the prompt but its last token is read as prompts are, which may have bits of their own; that token
-    and what follows are decoded.
-    """
+    """Logits [n_vocab] after a prompt, read as prompts are except its last token, and new tokens."""
     *begun, root = prompt
     decoder = _core.Decoder(target.core, capacity=len(prompt) + len(new), source=source)
     if begun:

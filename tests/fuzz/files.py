@@ -292,11 +292,7 @@ def _eagle() -> Files:
 
 
 def _adapter(kind: str) -> Files:
-    """Write a LoRA adapter of `_metaspace`'s model.
-
-    The type "adapter_merged" also adapts the embedding and replaces the head; "adapter_dora" has row
-    magnitudes.
-    """
+    """Write a LoRA adapter of `_metaspace`'s model: plain, "adapter_merged" (with head) or "adapter_dora"."""
     rng = np.random.default_rng(7)
     n_vocab = _tokenizer(metaspace=True).get_vocab_size() + 2  # added tokens
     ranks = {"0.self_attn.q_proj": 3, "1.self_attn.v_proj": 3, "0.mlp.up_proj": 2, "1.mlp.down_proj": 5}

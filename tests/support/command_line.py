@@ -56,10 +56,7 @@ def use_models(
     patch: pytest.MonkeyPatch, pair: tuple[specdec.Model, Any] | Callable[..., Any] | None = None, *,
     targets: Any = None, drafts: Any = None,
 ) -> None:  # fmt: skip
-    """Replace the bundled pair and named models by these; other drafts are opened normally.
-
-    A function in place of a pair or a dict is called with the requested names.
-    """
+    """Replace the bundled pair and named models, given directly or by a function of their names."""
     if pair is not None:
         patch.setattr(given_models, "embedded_pair", pair if callable(pair) else lambda *_, **__: pair)
     if targets is not None:

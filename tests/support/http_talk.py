@@ -16,10 +16,7 @@ def ask(
     url: str, path: str, body: Any = None, *, method: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, Any]:  # fmt: skip
-    """Return (status, body) of a response; the body is parsed as JSON, as events, or as text by its type.
-
-    A body in bytes is sent unchanged; any other is sent as JSON.
-    """
+    """Send a request, bytes or JSON; return (status, body parsed as JSON, events or text by its type)."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()

@@ -118,10 +118,7 @@ def walking(chances: Chances) -> Expected:
 def block_acceptance(
     tree: Drafts, parents: Sequence[int], target_probs: Probs, decided: Sequence[int]
 ) -> Probs:
-    """Sun et al. 2024: drafts x_1 ... x_i are kept with p_i = min(1, p_(i-1) T(x_i) / D(x_i)).
-
-    That is the mean over the drafts after them; it is all that `prove` looks at.
-    """
+    """Sun et al. 2024: x_1 ... x_i are accepted with p_i = min(1, p_(i-1) T(x_i) / D(x_i))."""
     p = [1.0]
     for i in range(1, len(parents)):
         p.append(min(1.0, p[-1] * target_probs[i - 1][tree.tokens[i]] / tree.probs[i][tree.tokens[i]]))
@@ -246,10 +243,7 @@ def prove_coupled(
     verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *,
     proposal: Proposal | None = None, seed: int = 0,
 ) -> None:  # fmt: skip
-    """With any noise the output of every tree of drafts is what plain sampling gives, or DisprovedError.
-
-    And it is as long as the drafts allow: no candidate has the token that it ends with.
-    """
+    """Check that, with any noise, every draft tree gives plain sampling's output, as long as drafts allow."""
     rng = np.random.default_rng(seed)
     n_places, n_vocab = max(depths(parents)) + 1, len(target(()))
     for tree in drafts(parents, proposal or independent(parents, draft)):

@@ -94,8 +94,7 @@ class Play:
         return usual * (3.0 if self.world.noise and self._rng.random() < 0.02 else 1.0)
 
     def _chain(self, drafting: int) -> tuple[tuple[list[float], int, int, float], float]:
-        """(confidences, accepted draft tokens, depth of the rejected one or 0, its confidence); the mean of
-        tokens that these give."""
+        """(confidences, accepted tokens, depth of the rejected one or 0, its confidence); expected tokens."""
         world, confidences, right = self.world, [], []
         reach = tokens = 1.0
         shares = [level[0] for level in world.levels]

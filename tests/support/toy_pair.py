@@ -106,8 +106,5 @@ class RecordedSession:
 
 
 def notice_interrupts() -> None:
-    """For a child before it starts: take SIGINT as a program in a terminal does.
-
-    A job in a shell's background starts with SIGINT ignored and hands that down to its children.
-    """
+    """Let a child process receive SIGINT, which a shell's background jobs inherit as ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

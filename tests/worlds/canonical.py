@@ -237,10 +237,7 @@ def run_session(
     sources: Sequence[Sequence[int] | None] | None = None, logprobs: dict[str, Any] | None = None,
     **sampling: Any,
 ) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
-    """New tokens and their logits for each prompt, and all records.
-
-    `sampling` applies to both models. `logprobs`: the session's arguments "logprobs_of" and "n_top".
-    """
+    """New tokens and logits per prompt, and all records; `logprobs`: its "logprobs_of" and "n_top"."""
     session = Session(
         target, draft, prompts, gamma=gamma, max_new_tokens=max_new_tokens,
         sampling={"temperature": 0.0} | sampling,

@@ -201,13 +201,8 @@ def rotated(x: Array, position: int, theta: float) -> Array:
 
 
 class PaperDraft:
-    """The draft of the paper, row by row: it reads a token with a feature, and keeps keys and values.
-
-    Parameters
-    ----------
-    folder : EagleFolder
-    embedding, head : ndarray
-        The target's.
+    """The paper's draft, row by row, for an EagleFolder and the target's embedding and head; caches keys,
+    values.
     """
 
     def __init__(self, folder: EagleFolder, embedding: Array, head: Array) -> None:
@@ -254,9 +249,8 @@ class PaperDraft:
         return down @ (g / (1.0 + np.exp(-g)) * (up @ x))
 
     def read(self, token: int, feature: Array, own: bool) -> tuple[Array, Array]:
-        """Logits of the draft's tokens after a row, and the row's output feature.
-
-        ``own``: the input feature is an earlier row's output; otherwise the target's hidden states.
+        """Logits of the draft's tokens, and output feature; ``own``: the input is an output feature, not the
+        target's.
         """
         embedded, flags = self.embedding[token], self.f.flags
         if self.f.layout == "eagle1":
@@ -314,10 +308,7 @@ class PaperDraft:
         return logits
 
     def chain(self, text: list[int], features: Array, gamma: int) -> list[int]:
-        """The greedy chain after a text.
-
-        ``features`` [n, width]: of the text's tokens but the last.
-        """
+        """The greedy chain after a text. ``features`` [n, width]: of the text's tokens but the last."""
         draft_tokens: list[int] = []
         for _ in range(gamma):
             logits = self.after(text, features, draft_tokens)

@@ -40,10 +40,7 @@ def random_heads(
     target: specdec.Model, *, n_heads: int = 3, n_blocks: int = 1, see_draft_tokens: bool = False,
     shared_output: bool = False, tokens: Sequence[int] | None = None, seed: int = 0,
 ) -> LearnedWeights:  # fmt: skip
-    """Heads near the target's own: each predicts about what the target predicted last.
-
-    Drafts of a target that repeats itself are right now and then.
-    """
+    """Heads near the target's own: each predicts roughly what the target predicted last; sometimes right."""
     rng = np.random.default_rng(seed)
     config = target.config
     d = config.d_model
@@ -76,10 +73,7 @@ def heads_logits(
     weights: LearnedWeights, target: specdec.Model, text: Sequence[int], draft_tokens: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """The logits [n_vocab] of the token after a text and some draft tokens, by the head of that place.
-
-    The arithmetic of the papers in float64, on the target's own hidden state and tables.
-    """
+    """Logits [n_vocab] after a text and some draft tokens, by that head, in float64 by the papers."""
     k, d = len(draft_tokens), target.config.d_model
     held = {name: array.astype(np.float64) for name, array in tensors_of(weights).items()}
     layer = target.config.n_layer + 1
@@ -194,9 +188,8 @@ def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) 
 def open_session(
     target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]], **options: Any
 ) -> Session:
-    """A session that samples at temperature 1 and records the draft's distributions, its prompts read.
-
-    draft : a `Draft`, or its description.
+    """A session at temperature 1, prompts read, that records draft distributions; draft: one or its
+    description.
     """
     own = isinstance(draft, drafts.Draft)
     how: dict[str, Any] = {
@@ -223,10 +216,7 @@ def check_distributions(
     target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]],
     expected: Callable[[list[int], list[int]], Any], *, rtol: float = 0.0, atol: float = 0.0, **options: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Hold what each node was drawn from against ``expected(text, draft tokens before it)``.
-
-    Returns how many nodes there were, and how many accepted ones.
-    """
+    """Compare each node with ``expected(text, draft tokens before it)``; return nodes, accepted nodes."""
     n_nodes = n_accepted = 0
     texts = [list(prompt) for prompt in prompts]
     for record in all_records(open_session(target, draft, prompts, **options)):

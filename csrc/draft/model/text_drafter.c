@@ -26,7 +26,9 @@
 #define MEMORY 32.0
 
 typedef struct writing {
-    sd_proposal own; /* in the draft's tokens, for the predictor */
+    /* In the draft's tokens, for the predictor. After the round its budget is above 0 until commit has
+     * counted the accepted tokens. */
+    sd_proposal own;
     sd_proposal* for_target;
     char* text; /* [n_before + n] context, from near the start of a word on, then the written text */
     int n_before, n;
@@ -59,7 +61,7 @@ typedef struct text_drafter {
     int32_t* ids;            /* [text_capacity] ids of an encoded text */
     experience* experiences; /* [n_sequences] by sequence */
     int measures;            /* both methods are used */
-    int n_proposed;          /* texts of the last round */
+    int n_proposed;          /* writings of the last round in which it drafted */
     sd_token_drafter token_drafter;
     float* logits; /* [the target's tokens] */
 } text_drafter;
@@ -279,6 +281,9 @@ static int choose_method(const text_drafter* d, int sequence) {
 static sd_status begin_text(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     text_drafter* d = (text_drafter*)base;
     d->experiences[sequence] = (experience){0};
+    /* forget the slot's previous text: if it failed, commit has not counted its tokens */
+    for (int i = 0; i < d->n_proposed; i++)
+        if (d->writings[i].own.sequence == sequence) d->writings[i].own.budget = 0;
     sd_predictor_begin(d->base.predictor, sequence, prompt);
     return SD_OK;
 }
@@ -294,7 +299,7 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
         double *n = &e->n_known[w->restricted], *mean = &e->accepted[w->restricted];
         if (*n < MEMORY) *n += 1.0;
         *mean += (n_tokens - w->own.n_text - 1 - *mean) / *n;
-        w->own.budget = 0; /* it has been counted */
+        w->own.budget = 0; /* counted; rounds without drafting call commit again */
     }
     return SD_OK;
 }

@@ -4,13 +4,14 @@
 >>> target, draft = specdec.embedded_pair()
 >>> prompt = "It was a dark and stormy night"
 >>> runs = [specdec.generate(target, draft if gamma else None, prompt, gamma=gamma) for gamma in (7, 3, 0)]
->>> specdec.plot.timeline(*runs)  # Figure 5 of arXiv 2211.17192: who computed when
+>>> specdec.plot.timeline(*runs)  # Figure 5 of arXiv 2211.17192
 
 Functions take the results of runs or measurements and return the Axes. Shared arguments:
 
 runs : Result, Trace, list of results and traces, or Measurement
     A list counts as one run. Without runs, theoretical figures show their curves only.
 measurement, found : Measurement, Comparison
+    Result of `specdec.measure` or `specdec.compare`.
 temperature : float, optional
     One of the measured temperatures; None: the first.
 labels : sequence of str, optional

@@ -33,7 +33,7 @@ def score(
         Records: dicts with a text in the field `column`, texts, or pairs (context, continuation). Each side
         of a pair is text or token ids.
     output : path-like
-        A new or empty folder, or that of the same run.
+        See `specdec.ray.generate`.
     column : str, default "text"
         Field to score.
     context : str, optional

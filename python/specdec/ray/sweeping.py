@@ -13,7 +13,7 @@ from typing import Any
 from specdec._core import kernels
 from specdec.analysis.experiment import ExperimentRow
 from specdec.analysis.measure import Timing, measure
-from specdec.checks import check_choice, check_flag, check_integer, check_items
+from specdec.checks import as_integer, check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.errors import InputError, type_of
@@ -216,7 +216,7 @@ def sweep(
     asked = {
         "target": described(target),
         "drafts": {name: described(draft) for name, draft in drafts.items()},
-        "prompts": [prompt if isinstance(prompt, str) else list(map(int, prompt)) for prompt in given],
+        "prompts": [_as_json(f"prompts[{i}]", prompt) for i, prompt in enumerate(given)],
         "temperatures": _once("temperatures", temperatures),
         "formats": [
             check_choice("formats", entry, DTYPES, optional=True) for entry in _once("formats", formats)
@@ -311,6 +311,17 @@ def _read(folder: OutputFolder, job: str) -> list[SweepRow]:
             f"{path}: expected rows of a sweep ({type(error).__name__}: {error}); delete the file and repeat "
             "the call to recreate it"
         ) from error
+
+
+def _as_json(name: str, prompt: Any) -> str | list[int]:
+    """Return a prompt as a JSON value."""
+    if isinstance(prompt, str):
+        return prompt
+    items = check_items(name, prompt, "a text or token ids")
+    ids = [number for item in items if (number := as_integer(item)) is not None]
+    if len(ids) < len(items):
+        raise InputError.of(name, prompt, "a text or token ids")
+    return ids
 
 
 def _once(name: str, values: Any) -> list[Any]:

@@ -195,12 +195,8 @@ def distribution(
         Converted to float32. -inf excludes a token.
     temperature : float
         Divides the logits; 0 puts all mass on the largest.
-    top_k : int, optional
-        Keep exactly this many most probable tokens.
-    top_p : float, optional
-        Keep the smallest set of most probable tokens whose mass is at least this.
-    min_p : float, optional
-        Keep tokens whose probability is at least this fraction of the largest.
+    top_k, top_p, min_p : number, optional
+        See `specdec.Sampling`.
 
     Raises
     ------

@@ -66,10 +66,8 @@ class SpecdecAPI(ModelAPI):
     draft : str, optional
         A name for `specdec.drafts.named`, a path or a hub name. None: plain decoding. Greedy texts do not
         depend on the draft.
-    gamma : int or "auto", optional
-        Draft tokens per round; None: the draft's default.
-    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
-        Verification rule, see `specdec.generate`; without effect at temperature 0.
+    gamma, verify : optional
+        See `specdec.generate`.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`.
     batch_size : int, default 16

@@ -78,10 +78,8 @@ class SpecdecLM(TemplateLM):
         log-likelihoods do not depend on the draft.
     pretrained : str, optional
         Alias of ``target``, under which the harness names its result folder.
-    gamma : int or "auto", optional
-        Draft tokens per round; None: the draft's default.
-    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
-        Verification rule, see `specdec.generate`; without effect on greedy tasks.
+    gamma, verify : optional
+        See `specdec.generate`.
     dtype, draft_dtype, cache_dtype, prefill, tokenizer, n_ctx, revision, n_threads
         As in `specdec.load`. Also accepts "auto", "float32" and "bfloat16".
     batch_size : int or "auto"
