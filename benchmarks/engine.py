@@ -22,7 +22,7 @@ from specdec.theory import expected_tokens
 
 SLICE_S = 0.02
 PARTS = ("draft_s", "verify_s", "other_s")
-RULES = ("rejection", "block", "coupled", "classical", "k-sequential")
+RULES = ("rejection", "block", "traversal", "coupled", "classical", "k-sequential")
 
 # ---------------------------------------------------------------------------------------------- speed
 

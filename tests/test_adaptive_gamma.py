@@ -308,7 +308,7 @@ def stopped_chains(draft: Any, learned: _core.AdaptiveGamma, longest: int) -> It
 
 
 @needs_hooks
-@pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
 def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None:
     """Summed over all chains that the learned policy makes and all random numbers of the compiled rule."""
     target, draft = conditional(1, 1.0), conditional(2, 1.5)
@@ -323,7 +323,7 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
         n = len(tree.tokens)
         lengths.add(n - 1)
         parents = list(range(-1, n - 1))
-        order = list(range(n - 1, 0, -1)) if rule == "block" else None  # the last to be kept decides
+        order = list(range(n - 1, 0, -1)) if rule == "traversal" else None  # the last to be kept decides
         boxes = cells(partial(verify_weights, rule=rule), *question(tree, parents, target), order)
         for box in boxes:
             output = (*(tree.tokens[node] for node in box.path), box.token)

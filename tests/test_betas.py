@@ -61,17 +61,18 @@ def test_betas_expect_as_many_accepted_drafts_as_there_are(
     assert outside <= 1e-15
 
 
+@pytest.mark.parametrize("judge", ["block", "traversal"])
 @pytest.mark.parametrize("where", RULES)
-def test_betas_of_block_verification_are_theorem_3_5(where: str) -> None:
-    """It judges no draft alone, so the betas are what rejection would accept each position with."""
+def test_betas_of_rules_for_whole_chains_are_theorem_3_5(where: str, judge: str) -> None:
+    """They judge no draft alone, so the betas are what rejection would accept each position with."""
     parents = shapes()["chain2"]
     target, draft = models("plain", 3, with_core=where == "core")
     lengths = set()
     for tree in drafts(parents, independent(parents, draft)):
         tokens, _, target_probs, draft_probs = asked = question(tree, parents, target)
         overlap = np.minimum(target_probs[:-1], draft_probs[1:]).sum(axis=1)
-        for cell in cells(partial(RULES[where], rule="block"), *asked):
-            path, _, betas = RULES[where](*asked, np.array(cell.low) / 2.0**53, rule="block")
+        for cell in cells(partial(RULES[where], rule=judge), *asked):
+            path, _, betas = RULES[where](*asked, np.array(cell.low) / 2.0**53, rule=judge)
             assert betas == pytest.approx(overlap[: len(betas)], abs=1e-15)
             assert len(betas) == min(len(path) + 1, len(tokens) - 1)
             lengths.add(len(betas))

@@ -201,7 +201,8 @@ TREES = {
     **{name: DRAFTS[name] for name in ("ensemble", "early exit", "random", "trigram", "context copy")},
 }  # fmt: skip
 CASES = [
-    *[("rejection", tree) for tree in TREES], *[("block", tree) for tree in ("chain", "nested", "trigram")],
+    *[(rule, tree) for rule in ("rejection", "traversal") for tree in TREES],
+    *[("block", tree) for tree in ("chain", "nested", "trigram")],
     *[("k-sequential", tree) for tree in ("chain", "chains", "samples")], ("classical", "chain"),
     ("classical", "without replacement"), ("coupled", "chain"), ("coupled", "samples"),
 ]  # fmt: skip
@@ -237,7 +238,7 @@ def test_reference(world: World) -> None:
     for seed in range(4):
         out = specdec.generate(
             world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, temperature=1.1,
-            constraint=constraint, seed=seed, ignore_eos=True,
+            constraint=constraint, seed=seed, ignore_eos=True, verify="rejection",
         )  # fmt: skip
         by_reference = reference.decode_constrained(
             world.target.logits, world.draft.logits, PROMPT, 30, 3, constraint.allowed, temperature=1.1,

@@ -362,7 +362,7 @@ def target_after(world: World, prefix: Tokens) -> Any:
 
 # (rule, lenience) that judge what is proposed; k-sequential only independent draws of one distribution
 JUDGES: dict[str, list[tuple[str, float]]] = {
-    name: [("rejection", 1.0), ("rejection", 0.9), ("rejection", 0.4), ("classical", 1.0)]
+    name: [("rejection", 1.0), ("rejection", 0.9), ("rejection", 0.4), ("classical", 1.0), ("traversal", 1.0)]
     + [("block", 1.0)] * (name in CHAINS)
     + [("k-sequential", 1.0)] * (name in CHAINS or name in ("chains", "samples"))
     for name in NAMES

@@ -123,7 +123,7 @@ def test_texts_satisfy_the_constraint_and_equal_plain_decoding(name: str, pair: 
             how = {"max_new_tokens": 150, **constraint, **options}
             out = specdec.generate(target, DRAFTS[draft_name](target, draft), "It was", **how)
             assert out.tokens == plain.tokens, draft_name
-    for rule in ("rejection", "block", "classical"):
+    for rule in ("rejection", "traversal", "classical"):
         for out in specdec.generate(target, draft, "It was", verify=rule, **SAMPLED, **constraint):
             assert out.finish_reason == "stop"
             check(name, out.text)

@@ -249,7 +249,7 @@ def test_a_table_that_changes_after_its_checks(target: _core.Model) -> None:
             array[...] = kept
 
 
-@pytest.mark.parametrize("rule", ["rejection", "greedy", "coupled", "block", "k-sequential", "classical"])
+@pytest.mark.parametrize("rule", ["rejection", "greedy", "coupled", "traversal", "k-sequential", "classical"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308])
 def test_rules_on_what_are_no_distributions(rule: str, value: float) -> None:
     """An array changed after the package's check gives a wrong token, but no crash."""

@@ -33,9 +33,11 @@ DRAFTS: dict[str, Any] = {
 JUDGES = [
     *(("chain", rule) for rule in ("rejection", "block", "coupled", "k-sequential", "classical")),
     ("distinct", "rejection"),
+    ("samples", "traversal"),
     pytest.param("samples", "k-sequential", marks=pytest.mark.statistical),
     *(pytest.param(tree, "coupled", marks=pytest.mark.statistical) for tree in ("distinct", "dynamic")),
     *(pytest.param(t, "rejection", marks=pytest.mark.statistical) for t in ("samples", "top-k", "dynamic")),
+    *(pytest.param(t, "traversal", marks=pytest.mark.statistical) for t in ("distinct", "top-k", "dynamic")),
 ]
 
 

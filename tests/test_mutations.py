@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exact import DisprovedError, Rule
+from exact import DisprovedError, Rule, alternating, chosen, independent
 from proofs import prove, prove_bound, prove_coupled, prove_race
 from specdec import _core, reference
 from specdec.reference import rules
@@ -35,6 +35,10 @@ EXPOSING: dict[str, list[tuple[str, str, int]]] = {
     ],
     "greedy": [("both", "rational", 3), ("two", "rational", 4), ("chain2", "temperatures", 3)],
     "block": [("chain2", "plain", 5), ("chain3", "temperatures", 2), ("chain2", "rational", 3)],
+    "traversal": [
+        ("both", "plain", 2), ("left", "temperatures", 3), ("interleaved", "rational", 3),
+        ("chain2", "rational", 3), ("two", "top-k-of-draft", 3), ("left", "greedy-draft", 3),
+    ],
     "k-sequential": [
         ("chain2", "zeros", 3), ("three", "temperatures", 2), ("both", "rational", 2), ("two", "rational", 4)
     ],
@@ -59,6 +63,13 @@ def ordered_trial(shape: str, n_vocab: int, verify: Rule) -> None:
     prove(verify, parents, target, draft, proposal=unlike(parents, n_vocab), order=REVERSED[: len(parents)])
 
 
+def chosen_above_drawn(verify: Rule) -> None:
+    """A chain of two tokens: a chosen one and a drawn one."""
+    parents, target, draft = given("chain2", "plain", 3)
+    mixed = alternating(chosen(parents, draft), independent(parents, draft))
+    prove(verify, parents, target, draft, proposal=mixed, rule="traversal")
+
+
 TRIALS: dict[str, list[Callable[[Rule], None]]] = {
     rule: [lambda verify, case=case, rule=rule: prove(verify, *given(*case), rule=rule) for case in cases]
     for rule, cases in EXPOSING.items()
@@ -68,6 +79,7 @@ TRIALS: dict[str, list[Callable[[Rule], None]]] = {
         for case in LENIENT
         for lenience in (0.5, 0.3)
     ],
+    "mixed": [chosen_above_drawn],
     "order": [partial(ordered_trial, "three", 3), partial(ordered_trial, "both", 2)],
     "coupled": [
         *(
@@ -226,6 +238,29 @@ FAULTS = r"""
 + bonus token missing: if tau == gamma:
 |         tau -= 1
 |     if not rest[tau].any():
+[traversal]
+- chance = min(1.0, p * left
++ chance is not capped: chance = (p * left
++ chance forgets the rows above: chance = min(1.0, left
+- equal = [other for other in nodes if tokens[other] == tokens[child]]
++ rows of equal tokens are not merged: equal = [child]
+- if equal[0] != child:
++ only the first child is tried: if nodes[0] != child:
+- draft[tokens[child]] == 1 and all_chosen(equal):
++ drawn tokens are decided at once: True:
+- rest = np.maximum(0.0, p * left - draft)
++ residual forgets the rows above: rest = np.maximum(0.0, left - draft)
++ residual forgets the tokens before: rest = np.maximum(0.0, p * target_probs[min(row)] - draft)
+- left = rest / mass if mass > 0 else left
++ residual not used: pass
+- p = mass / (mass + (1 - p)) if
++ chance of the row is not changed: p = p if
++ chance of the row forgets the rows above: p = 1.0 if
+- if uniforms[node] < p else None
++ never ends at a row with draft tokens: if uniforms[node] < p and (not nodes or node == 0) else None
+[mixed]
+- and all_chosen(equal):
++ a chosen token above drawn ones is decided at once: and True:
 [k-sequential]
 - if uniform * draft[token] * rho < target[token]:
 + accepts at equality: if uniform * draft[token] * rho <= target[token]:
@@ -306,7 +341,7 @@ def test_unbroken_rules_pass_where_broken_ones_fail(verify: Rule, trial: str) ->
         run(verify)
 
 
-@pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential", "classical"])
+@pytest.mark.parametrize("rule", ["rejection", "block", "traversal", "k-sequential", "classical"])
 @pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 def test_the_proof_catches_a_draft_that_was_not_standardized(verify: Rule, rule: str) -> None:
     """Drafts are drawn with top-k, but the rule is given the distribution before it."""

@@ -83,7 +83,7 @@ POSITION = len(PROMPT) + SCRIPT.index(SPIKE)
 
 @pytest.mark.parametrize("draft", [None, FixedDraft(4, 11, 2)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("verify", ["rejection", "block", "coupled", "classical"])
+@pytest.mark.parametrize("verify", ["rejection", "traversal", "coupled", "classical"])
 def test_the_text_before_is_kept(spiked: specdec.Model, draft: Any, temperature: float, verify: str) -> None:
     """Some twenty rounds, including the failing one, fit in one call of the core."""
     with pytest.raises(NotFiniteError, match=rf"the target: .* layer 2 .* position {POSITION} ") as caught:

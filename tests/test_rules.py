@@ -47,7 +47,7 @@ implementations = pytest.mark.parametrize("verify", IMPLEMENTATIONS.values(), id
 
 # --------------------------------------------------------------------------------- exact, rule by rule
 
-# For each rule, (shape, n_vocab). The last two of "rejection" are sequences side by side, some equal.
+# For each rule, (shape, n_vocab). The shapes "long" are sequences side by side, some equal.
 TREES: dict[str, list[tuple[str, int]]] = {
     "rejection": [
         ("chain0", 5), ("chain1", 5), ("chain2", 4), ("chain3", 3), ("two", 5), ("three", 4), ("left", 3),
@@ -55,6 +55,10 @@ TREES: dict[str, list[tuple[str, int]]] = {
     ],
     "greedy": [("chain2", 4), ("three", 4), ("both", 3), ("interleaved", 3), ("three long", 2)],
     "block": [("chain0", 5), ("chain1", 5), ("chain2", 4), ("chain3", 3), ("chain4", 2)],
+    "traversal": [
+        ("chain0", 5), ("chain3", 3), ("chain4", 2), ("two", 5), ("three", 4), ("left", 3), ("right", 3),
+        ("both", 3), ("interleaved", 3), ("bushy", 2), ("two long", 2), ("three long", 2),
+    ],
     "k-sequential": [("chain2", 3), ("two", 5), ("three", 3), ("both", 2), ("interleaved", 2)],
     "classical": [("chain2", 4), ("two", 4), ("both", 2)],
 }  # fmt: skip
@@ -109,8 +113,8 @@ PROMISES: dict[str, Callable[..., object]] = {
 @pytest.mark.parametrize(
     ("promise", "shape"),
     [
-        ("rejection", "left"), ("greedy", "both"), ("block", "chain2"), ("k-sequential", "two"),
-        ("classical", "two"), ("coupled", "interleaved"), ("lenience 0.2", "two"),
+        ("rejection", "left"), ("greedy", "both"), ("block", "chain2"), ("traversal", "left"),
+        ("k-sequential", "two"), ("classical", "two"), ("coupled", "interleaved"), ("lenience 0.2", "two"),
     ],
 )  # fmt: skip
 def test_any_distributions(verify: Rule, promise: str, shape: str) -> None:
@@ -123,7 +127,7 @@ def test_any_distributions(verify: Rule, promise: str, shape: str) -> None:
 
 
 @implementations
-@pytest.mark.parametrize("rule", ["rejection", "block", "k-sequential"])
+@pytest.mark.parametrize("rule", ["rejection", "block", "traversal", "k-sequential"])
 def test_a_draft_equal_to_the_target_is_always_accepted(verify: Rule, rule: str) -> None:
     target = table(4, 3, standardize(False, top_p=0.9))
     distribution = prove(verify, shapes()["chain2"], target, target, rule=rule)
@@ -312,19 +316,47 @@ def test_lenient_greedy_accepts_what_is_nearly_as_probable(verify: Rule, pair: s
 # ----------------------------------------------------------------------- further promises of each rule
 
 
+@pytest.mark.parametrize("rule", ["block", "traversal"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_block_verification_keeps_at_least_as_many_drafts(pair: str) -> None:
+def test_verification_of_whole_chains_keeps_at_least_as_many_drafts(pair: str, rule: str) -> None:
     """Sun et al. 2024: for every prefix of the draft tokens, so in expectation too; the first token alike."""
     for shape, n_vocab in (("chain2", 4), ("chain3", 3)):
         pair_of_models, parents = models(pair, n_vocab, with_core=True), shapes()[shape]
-        backwards = list(range(len(parents) - 1, 0, -1))
-        block = round_distribution(
-            partial(verify_core, rule="block"), parents, *pair_of_models, decided=backwards
-        )
+        whole = round_distribution(partial(verify_core, rule=rule), parents, *pair_of_models)
         standard = round_distribution(verify_core, parents, *pair_of_models)
-        assert np.all(block.accepted >= standard.accepted - 1e-12)
+        assert np.all(whole.accepted >= standard.accepted - 1e-12)
         if pair in ("plain", "temperatures"):
-            assert block.accepted.sum() > standard.accepted.sum() + 1e-3
+            assert whole.accepted.sum() > standard.accepted.sum() + 1e-3
+
+
+@pytest.mark.parametrize("shape", ["left", "right", "both", "interleaved"])
+@pytest.mark.parametrize("pair", ["plain", "temperatures"])
+def test_traversal_keeps_longer_paths_than_rejection(pair: str, shape: str) -> None:
+    """Weng et al. 2025, section 4."""
+    pair_of_models = models(pair, 3, with_core=True)
+    accepted = [
+        round_distribution(partial(verify_core, rule=rule), shapes()[shape], *pair_of_models).accepted.sum()
+        for rule in ("rejection", "traversal")
+    ]
+    assert accepted[1] > accepted[0] + 1e-3
+
+
+@pytest.mark.parametrize("rule", ["block", "rejection"])
+def test_traversal_is_block_verification_of_drawn_chains_and_rejection_of_chosen_tokens(rule: str) -> None:
+    """To the bit, in every outcome: some 150 chains of drawn tokens, 600 trees of chosen ones."""
+    rng = np.random.default_rng(11)
+    lengths = np.zeros(14, dtype=int)
+    for _ in range(600):
+        tokens, parents, target, draft = random_tree(rng, chain=rule == "block")
+        if rule == "rejection":
+            draft = np.eye(target.shape[1])[tokens]
+        elif np.any(draft == 1):
+            continue
+        asked = tokens, parents, target, draft, rng.integers(2**53, size=len(tokens) + 1) / 2**53
+        expected = verify_weights(*asked, rule=rule)
+        assert verify_weights(*asked, rule="traversal") == expected
+        lengths[len(expected[0])] += 1
+    assert np.all(lengths[:3] > 10), f"too few long paths to mean anything: {lengths}"
 
 
 @implementations
@@ -334,7 +366,7 @@ def test_block_verification_by_hand(verify: Rule) -> None:
     Of two drafts the standard rule accepts 10/9, block verification 11/9.
     """
     target, draft = np.array([1, 2]) / 3, np.array([2, 1]) / 3
-    for rule, expected in (("rejection", 10 / 9), ("block", 11 / 9)):
+    for rule, expected in (("rejection", 10 / 9), ("block", 11 / 9), ("traversal", 11 / 9)):
         found = prove(verify, [-1, 0, 1], lambda prefix: target, lambda prefix: draft, rule=rule)
         assert found.accepted.sum() == pytest.approx(expected, abs=1e-12)
 
@@ -443,7 +475,8 @@ def test_no_mass_left_and_sums_short_of_one(verify: Rule) -> None:
 
 WALKS: list[tuple[str, float, bool]] = [
     *itertools.product(("rejection", "greedy"), (1.0, 0.4), (False, True)),
-    *((rule, 1.0, True) for rule in ("coupled", "k-sequential", "classical")), ("block", 1.0, False),
+    *((rule, 1.0, True) for rule in ("coupled", "traversal", "k-sequential", "classical")),
+    ("block", 1.0, False), ("traversal", 1.0, False),
 ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from distributions import (
 )
 from exact import chain_distribution
 from sessions import Session, all_rounds
-from specdec import Sampling, reference
+from specdec import Sampling, drafts, reference
 from worlds.canonical import GPT, LLAMA, build, random_tensors
 
 SLOW = specdec.kernels() == "ref"
@@ -91,6 +91,7 @@ def test_drafts_are_accepted_as_often_as_theorem_3_5_says(
     n_accepted = sum(result.trace.rounds[0].n_accepted > 0 for result in results)
     assert scipy.stats.binomtest(n_accepted, len(results), beta(*tables)).pvalue > FALSE_ALARM
     assert results[0].trace.rounds[0].betas[0] == pytest.approx(beta(*tables), abs=1e-4)
+    assert {result.trace.rule for result in results} == {"block"}
 
 
 @pytest.mark.statistical
@@ -125,9 +126,16 @@ def agreement(t: Probs, d: Probs) -> float:
     return float(sum(1 / np.maximum(t / t[x], d / d[x]).sum() for x in both))
 
 
-# For each rule: options of generate, and the chance that the first draft is accepted.
+def either(t: Probs, d: Probs) -> float:
+    """Probability that one of two draws from d is accepted, the second against the residual."""
+    both = np.minimum(t, d).sum()
+    return float(both + (1 - both) * np.minimum(reference.residual(t, d), d).sum())
+
+
+# For each rule: options of generate, and the chance that a first draft token is accepted.
 RULES: dict[str, tuple[dict[str, Any], Callable[[Probs, Probs], float]]] = {
-    "block": ({"verify": "block"}, lambda t, d: np.minimum(t, d).sum()),
+    "rejection": ({"verify": "rejection"}, lambda t, d: np.minimum(t, d).sum()),
+    "traversal": ({"tree": drafts.StaticTree((2, 2)), "gamma": None}, either),
     "coupled": ({"verify": "coupled"}, agreement),
     "classical": (
         {"verify": "classical", "draft_sampling": Sampling(1.0)},
@@ -140,16 +148,22 @@ RULES: dict[str, tuple[dict[str, Any], Callable[[Probs, Probs], float]]] = {
 @pytest.mark.statistical
 @pytest.mark.parametrize("rule", RULES)
 def test_the_other_rules(models: Trained, rule: str) -> None:
-    """Two tokens; with lenience by its own distribution, and no first token above the bound T / l."""
+    """Two tokens; with lenience by its own distribution, and no first token above the bound T / l.
+
+    A tree has traversal by default, as chains have block verification, which made `results`.
+    """
     options, chance = RULES[rule]
+    how = {"gamma": 2, "max_new_tokens": 3} | SETTINGS | options
+    tree = how.pop("tree", None)
+    drafting = models.near if tree is None else drafts.ModelDraft(models.near, tree=tree)
     of_draft = {"temperature": 1.0} if "draft_sampling" in options else SETTINGS
     target = conditional(models.target.logits, models.prompt, **SETTINGS)
     draft = conditional(models.near.logits, models.prompt, **of_draft)
     n_samples = N_SAMPLES["small"]  # as many suffice to see what lenience changes
     tokens, n_accepted = [], 0
     for batch in range(n_samples // 500):
-        how = SETTINGS | options | {"gamma": 2, "max_new_tokens": 3, "seed": 77_000 + batch}
-        for result in specdec.generate(models.target, models.near, [models.prompt] * 500, n_threads=1, **how):
+        several = {"seed": 77_000 + batch, "n_threads": 1} | how
+        for result in specdec.generate(models.target, drafting, [models.prompt] * 500, **several):
             tokens.append(result.tokens[:2])
             n_accepted += result.trace.rounds[0].n_accepted > 0
     counts = count(np.array(tokens))

@@ -20,7 +20,7 @@ from worlds.canonical import GPT, LLAMA, build, perturbed, random_tensors, run_s
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
 SAMPLING = {"temperature": 0.9, "top_p": 0.95, "min_p": 0.001}
-RULES = ["rejection", "block", "coupled", "k-sequential", "classical"]
+RULES = ["rejection", "traversal", "coupled", "k-sequential", "classical"]
 # Number formats of target, its cache, and drafts.
 FORMATS = {
     "f32": ("f32", "f32", "int4"), "bf16": ("bf16", "bf16", "f32"), "int8": ("int8", "f32", "int8"),

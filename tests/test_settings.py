@@ -161,9 +161,9 @@ def test_at_temperature_0_the_argmax_of_what_a_transform_returns_is_taken(pair: 
         assert generate(pair, True, **how).tokens == expected
 
 
-@pytest.mark.parametrize("verify", ["rejection", "block", "coupled", "classical", "k-sequential"])
+@pytest.mark.parametrize("verify", ["rejection", "block", "traversal", "coupled", "classical"])
 def test_a_transform_is_called_once_for_every_verified_position(pair: Any, verify: str) -> None:
-    """Block verification looks at all positions of a chain, other rules at those down to the new token."""
+    """Whole-tree rules look at all positions, at the last if the path ends there; others at the path's."""
     calls: list[tuple[int, ...]] = []
 
     def watch(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
@@ -173,8 +173,10 @@ def test_a_transform_is_called_once_for_every_verified_position(pair: Any, verif
     out = generate(pair, True, transform=watch, gamma=4, verify=verify, temperature=1.0)
     texts, text = [], tuple(PROMPT)
     for round_ in out.trace.rounds:
-        looked = round_.drafted if verify == "block" else [round_.drafted[node - 1] for node in round_.path]
-        texts += [(*text, *looked[:n]) for n in range(len(looked) + 1)]
+        whole = verify in ("block", "traversal")
+        looked = round_.drafted if whole else [round_.drafted[node - 1] for node in round_.path]
+        n_looked = len(looked) + (not whole or round_.n_accepted == len(looked))
+        texts += [(*text, *looked[:n]) for n in range(n_looked)]
         text = (*text, *round_.tokens)
     assert calls == texts
 

@@ -435,8 +435,8 @@ def test_the_default_rule() -> None:
     chosen = [copies, drafts.Lookahead(), grown, drafts.Ensemble(copies, grown, adaptive=False)]
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (small, {}, "block"), (drafts.EarlyExit(2), {}, "block"), (small, {"n": 3}, "block"),
-        (drafts.ModelDraft(small, draft=copies), {}, "block"), (tree, {}, "rejection"),
-        (drafts.Ensemble(copies, small, adaptive=False), {}, "rejection"),
+        (drafts.ModelDraft(small, draft=copies), {}, "block"), (tree, {}, "traversal"),
+        (drafts.Ensemble(copies, small, adaptive=False), {}, "traversal"),
         (small, {"temperature": 0.0}, "rejection"), (small, {"lenience": 0.5}, "rejection"),
         (small, greedy, "rejection"), (tree, greedy, "rejection"),
         *((one, {}, "rejection") for one in chosen),
@@ -465,7 +465,7 @@ def test_rules_that_cannot_judge_a_tree() -> None:
             with pytest.raises(InputError, match=f"verify is '{verify}', which judges"):
                 judged(small_pair(), draft, verify)
         judged(small_pair(), drafts.ModelDraft(small_pair()[1], draft=distinct), verify)
-    taken = [*itertools.product(trees, ("rejection", "coupled", "classical"))]
+    taken = [*itertools.product(trees, ("rejection", "traversal", "coupled", "classical"))]
     for draft, verify in [*taken, (samples, "k-sequential"), (chains, "k-sequential")]:
         judged(small_pair(), draft, verify)
     with pytest.raises(InputError, match="temperature 0"):

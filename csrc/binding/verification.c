@@ -13,7 +13,7 @@ typedef struct call {
     sd_arena arena;                                  /* owns the arrays below */
     int32_t *path, *nodes, *depths;
     sd_distribution *target_rows, *drawn_from;
-    double *betas, *residual;
+    double *betas, *residual, *chances;
     int n, n_vocab;
 } call;
 
@@ -25,7 +25,8 @@ static void lay_out(call* c) {
     c->target_rows = sd_arena_take(&c->arena, n, sizeof *c->target_rows);
     c->drawn_from = sd_arena_take(&c->arena, n, sizeof *c->drawn_from);
     c->betas = sd_arena_take(&c->arena, n, sizeof *c->betas);
-    c->residual = sd_arena_take(&c->arena, 2 * (size_t)c->n_vocab, sizeof *c->residual);
+    c->residual = sd_arena_take(&c->arena, 3 * (size_t)c->n_vocab, sizeof *c->residual);
+    c->chances = sd_arena_take(&c->arena, n, sizeof *c->chances);
 }
 
 static void free_call(call* c) {
@@ -158,6 +159,7 @@ PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
                                    .uniforms = c.uniforms.buf,
                                    .order = c.order.buf,
                                    .residual = c.residual,
+                                   .chances = c.chances,
                                    .nodes = c.nodes};
     sd_verdict v = {.path = c.path, .betas = c.betas};
     sd_verify(&input, &v); /* cannot fail: all distributions are there */

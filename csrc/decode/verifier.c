@@ -13,7 +13,8 @@ void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text
     v->tokens = sd_arena_take(arena, (size_t)n_text + nodes, sizeof *v->tokens);
     v->uniforms = sd_arena_take(arena, nodes + 1, sizeof *v->uniforms);
     v->scratch = sd_arena_take(arena, 2 * n_vocab, sizeof *v->scratch);
-    v->residual = sd_arena_take(arena, 2 * n_vocab, sizeof *v->residual);
+    v->residual = sd_arena_take(arena, 3 * n_vocab, sizeof *v->residual);
+    v->chances = sd_arena_take(arena, nodes, sizeof *v->chances);
     v->noise = sd_arena_take(arena, n_vocab, sizeof *v->noise);
     v->adjustment = sd_adjustment_take(arena, v->n_vocab, n_text + max_nodes);
     v->target.weights = sd_arena_take(arena, n_vocab, sizeof *v->target.weights);
@@ -146,6 +147,7 @@ sd_status sd_verifier_run(sd_verifier* v, const sd_verification* of, sd_verdict*
                                    .context = &w,
                                    .uniforms = v->uniforms,
                                    .residual = v->residual,
+                                   .chances = v->chances,
                                    .nodes = v->nodes};
     return sd_verify(&input, verdict);
 }

@@ -38,7 +38,8 @@ typedef struct sd_verifier {
     int32_t* tokens;        /* [longest text + max_nodes] tokens passed to a transform */
     double* uniforms;       /* [max_nodes + 1] */
     double* scratch;        /* [2 · n_vocab] of sd_standardize */
-    double* residual;       /* [2 · n_vocab] of the rule */
+    double* residual;       /* [3 · n_vocab] of the rule */
+    double* chances;        /* [max_nodes] of the rule */
     double* noise;          /* [n_vocab] of the coupled rule */
     sd_adjustment adjustment;
 } sd_verifier;

@@ -25,7 +25,7 @@ int sd_judge_classical(const sd_tree_row* row, int32_t* token);
 /* Entry of sd_verdict.betas for a row with at least one draft token; `accepted` is the judge's result. */
 double sd_tree_row_beta(const sd_tree_row* row, int accepted);
 
-/* Block verification (Sun, Mendlovic, Leviathan et al. 2024, arXiv 2403.10444), Algorithm 2, for a chain with
- * lenience 1. Each draft token has its own probability of being the last one kept, whatever happens to those
- * before it; in expectation no other rule keeps more. */
-sd_status sd_verify_block(const sd_verify_input* input, sd_verdict* verdict);
+/* Traversal Verification (Weng et al. 2025, arXiv 2505.12398), for any tree. On a chain it is block
+ * verification (Sun, Mendlovic, Leviathan et al. 2024, arXiv 2403.10444, Algorithm 2): in expectation no rule
+ * keeps more of a chain. */
+sd_status sd_verify_traversal(const sd_verify_input* input, sd_verdict* verdict);

@@ -6,7 +6,7 @@
 
 static const struct {
     const char* name;
-    sd_judge judge;     /* NULL: the rule judges whole chains */
+    sd_judge judge;     /* NULL: the rule judges whole trees */
     sd_tree_type takes; /* the most general trees that it judges */
 } RULES[SD_N_RULES] = {
     [SD_RULE_REJECTION] = {"rejection", sd_judge_rejection, SD_TREE_ANY},
@@ -14,6 +14,7 @@ static const struct {
     [SD_RULE_COUPLED] = {"coupled", sd_judge_coupled, SD_TREE_ANY},
     [SD_RULE_BLOCK] = {"block", NULL, SD_TREE_CHAINS},
     [SD_RULE_K_SEQUENTIAL] = {"k-sequential", sd_judge_k_sequential, SD_TREE_DRAWS},
+    [SD_RULE_TRAVERSAL] = {"traversal", NULL, SD_TREE_ANY},
     [SD_RULE_CLASSICAL] = {"classical", sd_judge_classical, SD_TREE_ANY},
     [SD_RULE_AUTO] = {"auto", NULL, SD_TREE_ANY},
 };
@@ -25,8 +26,8 @@ sd_status sd_rule_find(const char* name, sd_rule* rule) {
         return SD_OK;
     }
     return sd_fail(SD_ERR_VALUE,
-                   "the rule is '%s', expected rejection, greedy, coupled, block, k-sequential, classical or "
-                   "auto",
+                   "the rule is '%s', expected rejection, greedy, coupled, block, traversal, k-sequential, "
+                   "classical or auto",
                    name);
 }
 
@@ -43,9 +44,12 @@ sd_status sd_rule_check(sd_rule rule, double lenience) {
 }
 
 sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws) {
-    int judges_chains = draws && type == SD_TREE_CHAINS && lenience == 1.0;
-    if (rule == SD_RULE_AUTO) rule = judges_chains ? SD_RULE_BLOCK : SD_RULE_REJECTION;
-    return temperature == 0.0 && RULES[rule].takes != SD_TREE_ANY ? SD_RULE_REJECTION : rule;
+    sd_rule best = !draws || lenience < 1.0 ? SD_RULE_REJECTION
+                   : type == SD_TREE_CHAINS ? SD_RULE_BLOCK
+                                            : SD_RULE_TRAVERSAL;
+    if (rule == SD_RULE_AUTO) rule = best;
+    int walks = RULES[rule].judge != NULL && RULES[rule].takes == SD_TREE_ANY;
+    return temperature == 0.0 && !walks ? SD_RULE_REJECTION : rule;
 }
 
 sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type type, const char* argument) {
@@ -105,7 +109,7 @@ static int collect_draft_nodes(const sd_verify_input* q, const int32_t* level, i
 }
 
 sd_status sd_verify(const sd_verify_input* q, sd_verdict* verdict) {
-    if (q->rule == SD_RULE_BLOCK) return sd_verify_block(q, verdict);
+    if (RULES[q->rule].judge == NULL) return sd_verify_traversal(q, verdict);
     const sd_tree* tree = q->tree;
     int32_t *draft_nodes = q->nodes, *level = q->nodes + tree->n_nodes; /* 1 + depth of nodes on the path */
     memset(level, 0, (size_t)tree->n_nodes * sizeof *level);

@@ -20,6 +20,7 @@ typedef enum sd_rule {
     SD_RULE_COUPLED,      /* the token that plain decoding would draw from the same random numbers */
     SD_RULE_BLOCK,        /* judges a chain as a whole (Sun et al. 2024, Algorithm 2) */
     SD_RULE_K_SEQUENTIAL, /* SpecTr's selection from k draws of one distribution (Sun et al. 2023) */
+    SD_RULE_TRAVERSAL,    /* judges a tree as a whole, from its leaves (Weng et al. 2025) */
     SD_RULE_CLASSICAL,    /* non-iterative rejection sampling (appendix A.2), for comparison */
     SD_RULE_AUTO,         /* the best of these for a sequence (sd_rule_for); judges nothing itself */
     SD_N_RULES
@@ -40,8 +41,9 @@ sd_status sd_rule_check_trees(sd_rule rule, sd_tree_type type, const char* argum
 
 /* Rule to apply if the target is sampled at this temperature, to trees of this type. draws: some draft tokens
  * are sampled, not chosen. At temperature 0 all mass is on one token and every rule accepts that token alone:
- * rules that do not take every tree become rejection, which does. Auto becomes block for chains of sampled
- * draft tokens, which accepts more of them, and else rejection: no rule accepts more chosen tokens. */
+ * rules that do not take every tree, or look at more of it, become rejection. Auto becomes block for chains
+ * and traversal for other trees, which accept more sampled draft tokens. Where none are sampled, or with a
+ * lenience, it becomes rejection: no rule accepts more chosen tokens. */
 sd_rule sd_rule_for(sd_rule rule, double lenience, double temperature, sd_tree_type type, int draws);
 
 typedef struct sd_verdict {
@@ -51,8 +53,8 @@ typedef struct sd_verdict {
     int n_betas;   /* number of rows at which draft tokens were judged */
     /* [n_nodes] capacity; β at each of these rows. For one draft token it is computed from the distributions:
      * Σ min(target / l, draft), greedy Σ draft over accepted tokens, classical 1 / max(target / draft). For
-     * several or coupled draft tokens it is the outcome, 1 or 0, whose mean is β. Block judges no single
-     * token: Σ min(target, draft), a lower bound of what it accepts. */
+     * several or coupled draft tokens it is the outcome, 1 or 0, whose mean is β. Block and traversal judge
+     * no single token: Σ min(target, draft), a lower bound of what they accept. */
     double* betas;
 } sd_verdict;
 
@@ -72,7 +74,8 @@ typedef struct sd_verify_input {
     /* [n_nodes] siblings are tried in ascending order of these (entry 0 unused); NULL: in node order. They
      * must not depend on the tokens. */
     const double* order;
-    double* residual; /* [2 · n_vocab] scratch */
+    double* residual; /* scratch: [2 · n_vocab], with block and traversal [3 · n_vocab] */
+    double* chances;  /* [n_nodes] scratch of block and traversal; NULL with others */
     int32_t* nodes;   /* [2 · n_nodes] scratch */
 } sd_verify_input;
 
@@ -82,7 +85,8 @@ typedef struct sd_verify_input {
  * Nodes with the same tokens from the root are one row: its draft tokens are the children of all of them. So
  * chains from several drafts may share prefixes, and each node counts as its own draw.
  *
- * SD_RULE_BLOCK takes chains only. Fails if target_after fails; the verdict is then undefined. */
+ * Block and traversal judge the tree as a whole instead (rules.h). Fails if target_after fails; the verdict
+ * is then undefined. */
 sd_status sd_verify(const sd_verify_input* input, sd_verdict* verdict);
 
 /* Write the uniforms of a tree whose root is token `position` − 1 of a text: uniforms [n_nodes + 1]. */

@@ -51,9 +51,9 @@ class Round:
     """Acceptance probability at each verified position, in order; none after a rejection.
     For one draft token it is computed from the distributions: sum(min(target, draft)) (Theorem 3.5); with
     lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax, the draft's mass on accepted tokens;
-    for the classical rule, 1 / max(target / draft) (appendix A.2); for block verification, which judges
-    chains, sum(min(target, draft)). For several draft tokens, and under the coupled rule, it is the outcome,
-    1 or 0."""
+    for the classical rule, 1 / max(target / draft) (appendix A.2); for block and traversal verification,
+    which judge whole trees, sum(min(target, draft)). For several draft tokens, and under the coupled rule, it
+    is the outcome, 1 or 0."""
     draft_s: float
     """Seconds of the draft's forward passes; in a batch, like the other times, for the whole batch."""
     verify_s: float

@@ -141,7 +141,9 @@ def _distribution(draws: Draws) -> Case:
     settings = draw_sampling(draws, n_vocab) | {"seed": draws.randrange(2**32)}
     settings["temperature"] = 1.0 if settings["temperature"] < 0.1 else settings["temperature"]
     settings |= draws.fields(gamma=(0.7, 1, 2, 3, 6, "auto"), transform=(0.15, *TRANSFORMS))
-    rule = draws.weighted(**{"rejection": 5, "block": 1, "coupled": 1, "k-sequential": 1, "classical": 1})
+    rule = draws.weighted(
+        **{"rejection": 5, "block": 1, "traversal": 2, "coupled": 1, "k-sequential": 1, "classical": 1}
+    )
     if rule != "rejection":
         settings["verify"] = rule
     elif draws.chance(0.4):

@@ -110,8 +110,7 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
         last = "correction" if judged else "bonus" if r.drafted else "target"
         origin = ("draft",) * r.n_accepted + (last,)
         hold(r.origin == origin, f"origin is {r.origin}, not {origin}, {what}")
-        if settings.get("verify") != "block":
-            hold(len(r.betas) == r.n_accepted + judged, f"there are {len(r.betas)} betas {what}")
+        hold(len(r.betas) == r.n_accepted + judged, f"there are {len(r.betas)} betas {what}")
         hold(1 <= r.kept <= len(r.tokens), f"kept {what}")
         hold(r.kept == len(r.tokens) or r is rounds[-1], f"tokens were cut before the end {what}")
         tokens += r.tokens[: r.kept]

@@ -101,7 +101,9 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
         }  # fmt: skip
     if draws.chance(0.15):
         found["draft_sampling"] = {"temperature": 0.0} if draws.chance(0.3) else draw_sampling(draws, n_vocab)
-    rule = draws.weighted(**{"rejection": 4, "block": 1, "coupled": 3, "k-sequential": 1, "classical": 1})
+    rule = draws.weighted(
+        **{"rejection": 4, "block": 1, "traversal": 2, "coupled": 3, "k-sequential": 1, "classical": 1}
+    )
     if rule != "rejection":
         found["verify"] = rule
     elif draws.chance(0.15):

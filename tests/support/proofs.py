@@ -125,9 +125,40 @@ def block_acceptance(
     return np.array([0.0, *p[1:]])
 
 
+def traversal_acceptance(
+    tree: Drafts, parents: Sequence[int], target_probs: Probs, decided: Sequence[int]
+) -> Probs:
+    """Weng et al. 2025: a row reached with chance p gives the output with probability p.
+
+    A candidate takes min(p T, D) of it on average over the drafts, and the next one has the rest.
+    """
+    on_path = np.zeros(len(parents))
+
+    def visit(last: int, p: float, reached: float) -> float:
+        """Return how often the round goes on elsewhere, of the times that the row is `reached`."""
+        left, tried = target_probs[last], set()
+        for node in [node for node in decided if tree.prefixes[node][:-1] == tree.prefixes[last]]:
+            token, both = tree.tokens[node], np.minimum(p * left, tree.probs[node])
+            if token not in tried and both[token] > 0:
+                reached = visit(node, both[token] / tree.probs[node][token], reached)
+            tried.add(token)
+            if both.sum() >= 1 or reached == 0:
+                return 0.0
+            left, p = (p * left - both) / max(p - both.sum(), 1e-300), (p - both.sum()) / (1 - both.sum())
+        node = last
+        while node > 0:
+            on_path[node] += reached * p
+            node = parents[node]
+        return reached * (1 - p)
+
+    visit(0, 1.0, 1.0)
+    return on_path
+
+
 EXPECTED: dict[str, Expected] = {
     "rejection": walking(rejection_chances()), "greedy": walking(greedy_chances()), "block": block_acceptance,
-    "k-sequential": walking(k_sequential_chances), "classical": walking(classical_chances),
+    "traversal": traversal_acceptance, "k-sequential": walking(k_sequential_chances),
+    "classical": walking(classical_chances),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from specdec.progress import counted
 from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, figure, marked
 from specdec.trace import Round, invalid_speedup
+from specdec.verification.rules import WHOLE_TREE_RULES
 
 _LEARNING = 2  # runs of `auto` before the measured one
 
@@ -139,7 +140,7 @@ def oracle(
     Raises
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-        As in `specdec.measure`; or the rule judges a chain as a whole.
+        As in `specdec.measure`; or the rule judges a tree as a whole.
 
     Examples
     --------
@@ -153,8 +154,8 @@ def oracle(
     if not given:
         raise InputError.of("gammas", gammas, expected)
     chosen = [check_integer("gammas", gamma, 0, max_gamma) for gamma in given]
-    if decoding.verify == "block":
-        raise InputError.of("verify", "block", "a rule that judges each draft token (block judges chains)")
+    if decoding.verify in WHOLE_TREE_RULES:
+        raise InputError.of("verify", decoding.verify, "a rule that judges each draft token by itself")
     if decoding.verify == "auto":
         decoding = decoding.replace(verify="rejection")
     setup = Setup.of(target, decoding, prompts)

@@ -153,13 +153,15 @@ def generate(
         ids are allowed where it may end. A stop or `max_new_tokens` may cut it short.
     constraint : Constraint, optional
         Your own constraint: an object with the method ``start(tokens)``.
-    verify : {"auto", "rejection", "block", "coupled", "k-sequential", "classical"}
-        The verification rule, see `specdec.verify`. "auto" is "block" for chains that a draft samples and
-        "rejection" for all else; `Trace.rule` is the one that ran. "rejection" is the paper's. "block" (Sun
-        et al. 2024) accepts more with gamma above 1. With "coupled", a seed gives the same tokens for every
-        draft and gamma, plain decoding included. "k-sequential" differs from "rejection" only for drafts with
-        several tokens per position; "classical" is for comparison. "block" takes chains only, "k-sequential"
-        takes chains and independent samples. At temperature 0 all rules are greedy.
+    verify : {"auto", "rejection", "block", "traversal", "coupled", "k-sequential", "classical"}
+        The verification rule, see `specdec.verify`. "auto" is "block" for chains that a draft samples,
+        "traversal" for its trees, and "rejection" for tokens that it chooses, such as copied ones, and with a
+        lenience; `Trace.rule` is the one that ran. "rejection" is the paper's. "block" (Sun et al. 2024)
+        accepts more with gamma above 1, and so does "traversal" (Weng et al. 2025), in trees too. With
+        "coupled", a seed gives the same tokens for every draft and gamma, plain decoding included.
+        "k-sequential" differs from "rejection" only for drafts with several tokens per position; "classical"
+        is for comparison. "block" takes chains only, "k-sequential" takes chains and independent samples. At
+        temperature 0 all rules are greedy.
     lenience : float, default 1.0
         l of appendix A.5, above 0, for "rejection". Below 1, more drafts are accepted and the output is no
         longer exact, but no token becomes more than 1 / l times as probable as under the target. At

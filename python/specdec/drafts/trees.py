@@ -49,7 +49,7 @@ class StaticTree:
     how : {"sample", "without replacement", "top-k"}
         How to choose the children of a node: independent samples of the draft's distribution; samples without
         replacement (recursive rejection sampling, Jeon et al. 2024, arXiv 2402.14160); or the most probable
-        tokens. All are exact with verify="rejection"; "k-sequential" accepts independent samples only. At
+        tokens. Rules take all of them; "k-sequential" takes independent samples only, "block" no tree. At
         temperature 0 the children are always the most probable tokens, under the coupled rule the best ones
         given the shared noise.
     parents : sequence of int, optional

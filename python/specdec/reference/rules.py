@@ -208,6 +208,50 @@ def block(
     return tau, rest[tau] / rest[tau].sum()
 
 
+def traversal(
+    tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
+    uniforms: Sequence[float] | Probs, order: Sequence[float] | Probs | None,
+) -> tuple[int, Probs]:  # fmt: skip
+    """Traversal Verification of a tree (Weng et al. 2025, arXiv 2505.12398).
+
+    A row with chance p gives the output with probability p. What its draft tokens do not give is left of p T,
+    and its own turn comes after theirs: from the leaves to the root. A draft token that was chosen above
+    chosen ones alone is decided by itself where p is 1, as under rejection, with the same result.
+
+    Returns the last node of the accepted path and the distribution of the next token, [n_vocab].
+    """
+
+    def all_chosen(row: Sequence[int]) -> bool:
+        below = children(row, parents)
+        chosen = all(draft_probs[node][tokens[node]] == 1 for node in below)
+        return chosen and (not below or all_chosen(below))
+
+    def visit(row: Sequence[int], node: int, p: float) -> tuple[int, Probs] | None:
+        """`node` is the first of the row that is tried; None if the row does not give the output."""
+        left, nodes = target_probs[min(row)], children(row, parents, order)
+        for child in nodes:
+            equal = [other for other in nodes if tokens[other] == tokens[child]]
+            draft = draft_probs[child]
+            chance = min(1.0, p * left[tokens[child]] / draft[tokens[child]])
+            if equal[0] != child:
+                chance = 0.0  # the first of them is rejected
+            elif p == 1 and draft[tokens[child]] == 1 and all_chosen(equal):
+                chance = float(uniforms[child] < chance)
+            if chance > 0:
+                output = visit(equal, child, chance)
+                if output is not None:
+                    return output
+            rest = np.maximum(0.0, p * left - draft)
+            mass = rest.sum()
+            left = rest / mass if mass > 0 else left
+            p = mass / (mass + (1 - p)) if mass > 0 or p < 1 else 1.0
+        return (node, left) if uniforms[node] < p else None
+
+    output = visit([0], 0, 1.0)
+    assert output is not None, "the root has the chance 1"
+    return output
+
+
 def verify(
     tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
     uniforms: Sequence[float] | Probs, *, rule: str = "rejection", lenience: float = 1.0,
@@ -229,7 +273,7 @@ def verify(
         The target's distribution after each node, and the distribution that drew each node (row 0 unused).
     uniforms : sequence of float, [n_nodes + 1]
         In [0, 1): entry i decides node i, the last one draws the final token, entry 0 is unused.
-    rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
+    rule : {"rejection", "greedy", "coupled", "block", "traversal", "k-sequential", "classical"}
         "block" takes chains only; "k-sequential" needs candidates of a row drawn from one distribution.
     lenience : float
         In (0, 1]; for "rejection" and "greedy".
@@ -252,14 +296,24 @@ def verify(
         passed = range(min(tau + 1, len(tokens) - 1))
         betas = [float(np.minimum(target_probs[i], draft_probs[i + 1]).sum()) for i in passed]
         return list(range(1, tau + 1)), sample(rest, uniforms[len(tokens)]), betas
+    if rule == "traversal":
+        end, rest = traversal(tokens, parents, target_probs, draft_probs, uniforms, order)
+        path, row = path_to(end, parents), [0]
+        betas = []
+        for last in [*path, None]:
+            nodes = children(row, parents)
+            if len(nodes) == 1:
+                betas.append(overlap(target_probs[min(row)], draft_probs[nodes[0]], rule, lenience))
+            elif nodes:
+                betas.append(float(last is not None))
+            row = [node for node in nodes if last is not None and tokens[node] == tokens[last]]
+        return path, sample(rest, uniforms[len(tokens)]), betas
 
     row, last, depth = [0], 0, 0  # nodes of the row; last accepted node; accepted so far
     betas = []
     while True:
         target = target_probs[min(row)]
-        nodes = [node for node in range(1, len(tokens)) if parents[node] in row]
-        if order is not None:
-            nodes.sort(key=lambda node: order[node])
+        nodes = children(row, parents, order)
         candidates = [Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
         accepted, otherwise = choose(rule, target, candidates, lenience, noise, depth)
         if len(nodes) == 1 and rule != "coupled":
@@ -302,6 +356,16 @@ def overlap(target: Probs, draft: Probs, rule: str, lenience: float) -> float:
         accepted = target >= lenience * target[best] if lenience < 1 else np.arange(len(target)) == best
         return float(draft[accepted].sum())
     return float(np.minimum(target / (lenience if rule == "rejection" else 1.0), draft).sum())
+
+
+def children(
+    row: Sequence[int], parents: Sequence[int], order: Sequence[float] | Probs | None = None
+) -> list[int]:
+    """Candidates of a row: the children of its nodes, in the order in which they are tried."""
+    nodes = [node for node in range(1, len(parents)) if parents[node] in row]
+    if order is not None:
+        nodes.sort(key=lambda node: order[node])
+    return nodes
 
 
 def path_to(node: int, parents: Sequence[int]) -> list[int]:

@@ -8,14 +8,18 @@ from typing import Any, Literal, TypeAlias, get_args
 from specdec.checks import Choice, check_choice, check_number
 from specdec.errors import InputError, shown
 
-DecodingRule: TypeAlias = Literal["auto", "rejection", "block", "coupled", "k-sequential", "classical"]
+DecodingRule: TypeAlias = Literal[
+    "auto", "rejection", "block", "traversal", "coupled", "k-sequential", "classical"
+]
 """A rule of `specdec.generate`; at temperature 0 all of them are greedy. The core resolves "auto"."""
-Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical", "greedy"]
+Rule: TypeAlias = Literal["rejection", "block", "traversal", "coupled", "k-sequential", "classical", "greedy"]
 """A rule of `specdec.verify`."""
 DECODING_RULES: tuple[DecodingRule, ...] = get_args(DecodingRule)
 RULES: tuple[Rule, ...] = get_args(Rule)
 ONE_DRAFT_RULES: tuple[DecodingRule, ...] = ("block", "k-sequential")
 """Rules that, above temperature 0, cannot judge two drafts in one tree."""
+WHOLE_TREE_RULES: tuple[DecodingRule, ...] = ("block", "traversal")
+"""Rules that judge no draft token by itself."""
 
 _LENIENT = ("auto", "rejection", "greedy")
 

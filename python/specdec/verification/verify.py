@@ -56,6 +56,8 @@ def verify(
       The same noise gives the same tokens for every draft, and without one.
     - "block": judges a chain as a whole; accepts at least as many tokens on average as "rejection" (Sun et
       al. 2024, arXiv 2403.10444, Algorithm 2).
+    - "traversal": judges a tree from its leaves to its root (Weng et al. 2025, arXiv 2505.12398); on a chain
+      it is "block", and where the draft chooses its tokens instead of drawing them "rejection".
     - "k-sequential": SpecTr's selection among k independent draws from one D (Sun et al. 2023, arXiv
       2310.15141).
     - "classical": rejection sampling without iteration, T(x) / (M D(x)) with M = max T / D (appendix A.2):
@@ -72,13 +74,13 @@ def verify(
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
         Row i is exactly the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or
-        nucleus. Draft tokens for one position are independent draws; or, with "rejection" and in draw order,
-        each conditional on those before it, as in sampling without replacement. A token that was chosen, not
-        drawn, has a point mass.
+        nucleus. Draft tokens for one position are independent draws; or, with "rejection" and "traversal" and
+        in draw order, each conditional on those before it, as in sampling without replacement. A token that
+        was chosen, not drawn, has a point mass.
     parents : sequence of int, [n_drafts], optional
         Parent node of each draft token, 0 for the last known token; parents precede their children. By
         default a chain.
-    rule : {"rejection", "greedy", "coupled", "block", "k-sequential", "classical"}
+    rule : {"rejection", "greedy", "coupled", "block", "traversal", "k-sequential", "classical"}
     lenience : float, default 1.0
         l of appendix A.5, in (0, 1]; below 1 for "rejection" and "greedy" only. "rejection" compares with
         T(x) / l: no token is more probable than T(x) / l, whatever the number of draft tokens. "greedy"
