@@ -86,14 +86,15 @@ static sd_status create_parts(sd_beam_search* s) {
     sd_status status = sd_beam_tree_create(&s->tree, o->target, draft, s->n_prompt, (int)n_nodes);
     if (status == SD_OK)
         status = sd_workspace_create(&s->target, o->target, o->n_threads,
-                                     larger((int)rows, sd_prompt_slice(o->target)), (int)rows,
+                                     sd_rows_with_prompts(o->target, (int)rows, 1, s->n_prompt), (int)rows,
                                      s->n_prompt + (int)n_nodes);
     /* its first forward pass of a round reads up to `width` nodes of the last round and as many last tokens;
      * each of the others reads one step of its search */
     if (status == SD_OK && draft)
-        status = sd_workspace_create_for(&s->draft, draft, o->target->config.n_vocab, o->n_threads,
-                                         larger(larger(2 * o->width, o->draft_width), sd_prompt_slice(draft)),
-                                         o->draft_width, s->n_prompt + (int)n_nodes);
+        status = sd_workspace_create_for(
+            &s->draft, draft, o->target->config.n_vocab, o->n_threads,
+            sd_rows_with_prompts(draft, larger(2 * o->width, o->draft_width), 1, s->n_prompt), o->draft_width,
+            s->n_prompt + (int)n_nodes);
     s->target.name = "the target"; /* the draft has no name: if it overflows it proposes nothing */
     return status;
 }

@@ -58,7 +58,7 @@ static int check_sizes(const sizes* s) {
 /* Create cache and workspace of a decoder and read its source. */
 static sd_status create(sd_decoder_object* self, const sd_model* model, const sizes* s,
                         const sd_captures* captures, const int32_t* source, int n_source) {
-    int slice = sd_prompt_slice(model), rows = s->max_nodes > slice ? s->max_nodes : slice;
+    int rows = sd_rows_with_prompts(model, s->max_nodes, 1, s->capacity);
     int n_logits = s->max_nodes > LOGITS ? s->max_nodes : LOGITS, n = s->capacity + s->max_nodes;
     if (sd_prompts_in_slices(model)) n_logits = rows; /* its slices have a fixed length */
     sd_status status = sd_encoder_check(model, source, n_source);

@@ -164,11 +164,12 @@ static sd_status reserve(sd_session* s) {
         status = sd_cache_create(&s->caches[i], o->target, s->shape.n_text + s->max_rows, s->max_rows,
                                  s->max_rows, &captures);
     if (status != SD_OK) return status;
-    int rows = s->shape.n_sequences * s->max_rows, slice = sd_prompt_slice(o->target);
+    int rows = s->shape.n_sequences * s->max_rows;
     if (o->node_budget > 0 && o->node_budget < rows) rows = o->node_budget;
     int n_logits = rows / (1 + s->extra.n) + s->shape.n_sequences * s->extra.n;
-    status = sd_workspace_create(&s->workspace, o->target, o->n_threads, rows > slice ? rows : slice,
-                                 n_logits, s->shape.n_text + s->max_rows);
+    rows = sd_rows_with_prompts(o->target, rows, s->shape.n_sequences, s->shape.n_text);
+    status = sd_workspace_create(&s->workspace, o->target, o->n_threads, rows, n_logits,
+                                 s->shape.n_text + s->max_rows);
     s->workspace.name = "the target";
     return status;
 }

@@ -278,13 +278,13 @@ static void release(sd_predictor* base) {
 
 static sd_status reserve(eagle_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->eagle->model;
-    int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_capacity;
-    int slice = sd_prompt_slice(model);
+    int n = r->n_sequences, n_ctx = model->config.n_ctx;
     int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
     for (int i = 0; i < n; i++) SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
     for (ptrdiff_t i = 0; r->eagle->tokens != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
     return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
-                                   n_rows > slice ? n_rows : slice, r->n_logits, n_slots);
+                                   sd_rows_with_prompts(model, n * r->row_capacity, 1, n_slots), r->n_logits,
+                                   n_slots);
 }
 
 /* Does it read hidden states of a target of this width and with this vocabulary? */

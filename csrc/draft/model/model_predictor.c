@@ -300,9 +300,9 @@ static void plan(model_predictor* r, const sd_prediction* of) {
     int n_vocab = translation_of(r) ? model->config.n_vocab : of->drafting->n_vocab;
     for (int i = 0; i < n && r->options.skipped == NULL; i++)
         r->caches[i] = sd_cache_plan(model, n_slots, of->n_nodes + r->catch_up, 0, NULL);
-    int n_rows = n * r->row_capacity, slice = sd_prompt_slice(model);
-    r->workspace = sd_workspace_plan(model, n_vocab, of->drafting->n_threads, n_rows > slice ? n_rows : slice,
-                                     n * of->n_rows, n_slots);
+    int n_rows = sd_rows_with_prompts(model, n * r->row_capacity, n, n_slots);
+    r->workspace =
+        sd_workspace_plan(model, n_vocab, of->drafting->n_threads, n_rows, n * of->n_rows, n_slots);
     r->workspace.name = "the draft";
 }
 

@@ -60,6 +60,7 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hi
                        const sd_captures* captures) {
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
+    if (slice > padded) slice = padded;
     return SD_MAKE(sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
                    .n_nodes = n_nodes > slice ? n_nodes : slice, .n_window_slots = padded,
                    .n_through = c->n_layer, .n_hidden = n_hidden,

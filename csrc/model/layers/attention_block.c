@@ -1,6 +1,8 @@
 /* The first half of a layer: projections, attention and output projection, also for cross-attention. */
 #include "layer.h"
 
+#include <string.h>
+
 #include "attention.h"
 #include "kernels.h"
 #include "key_values.h"
@@ -26,7 +28,8 @@ static const sd_layer_config* config_of(const block* b) {
 
 static ptrdiff_t row_of(const sd_pass* pass, const sd_branch* branch) {
     ptrdiff_t row = 0;
-    for (const sd_branch* before = pass->branches; before < branch; before++) row += before->n_new;
+    for (const sd_branch* before = pass->branches; before < branch; before++)
+        row += sd_pass_rows_of(pass, before);
     return row;
 }
 
@@ -43,7 +46,9 @@ static const sd_branch* branch_of(const block* b, int pair) {
     return &b->pass->branches[pair / config_of(b)->n_kv_head];
 }
 
-/* Attention of n_rows new nodes of a (sequence, key/value head) pair, from its new node `row` on. */
+static int n_rows_of(const block* b, int pair) { return sd_pass_rows_of(b->pass, branch_of(b, pair)); }
+
+/* Attention of n_rows rows of a (sequence, key/value head) pair, from its row `row` on. */
 static sd_attention pair_rows(const block* b, int pair, int row, int n_rows) {
     const sd_branch* branch = branch_of(b, pair);
     const sd_cache* cache = branch->cache;
@@ -54,7 +59,7 @@ static sd_attention pair_rows(const block* b, int pair, int row, int n_rows) {
     } else {
         at.keys = &cache->layers[b->layer];
         at.cache = cache;
-        at.first_node = cache->n_pending - branch->n_new + row;
+        at.first_node = cache->n_pending - n_rows_of(b, pair) + row;
     }
     return at;
 }
@@ -105,12 +110,16 @@ static void store_rows(const block* b, int pair, int row, int end) {
     }
 }
 
+/* Do the rows that attend store their keys and values before? */
+static int stores(const block* b) { return b->attended == SD_ATTEND_TEXT && !b->pass->ended; }
+
 /* New nodes that attend to their text or source: (sequence, key/value head) pairs. */
 static void attend_alone(void* argument, int thread, int pair, int end) {
     const block* b = argument;
     for (; pair < end; pair++) {
-        int n_rows = branch_of(b, pair)->n_new;
-        if (b->attended == SD_ATTEND_TEXT) store_rows(b, pair, 0, n_rows);
+        int n_rows = n_rows_of(b, pair);
+        if (n_rows == 0) continue;
+        if (stores(b)) store_rows(b, pair, 0, n_rows);
         sd_attention attention = pair_rows(b, pair, 0, n_rows);
         sd_prefetch_list prefetch = first_reads(b, pair + 1);
         attention.prefetch = &prefetch;
@@ -160,7 +169,7 @@ static void store_shared(void* argument, int thread, int i, int end) {
     const block* b = argument;
     for (; i < end; i++) {
         int pair = b->first + i / b->most_rows, row = i % b->most_rows;
-        if (row < branch_of(b, pair)->n_new) store_rows(b, pair, row, row + 1);
+        if (row < n_rows_of(b, pair)) store_rows(b, pair, row, row + 1);
     }
 }
 
@@ -169,7 +178,7 @@ static void attend_by_rows(void* argument, int thread, int i, int end) {
     const block* b = argument;
     for (; i < end; i++) {
         int pair = b->first + i / b->n_row_pieces, row = i % b->n_row_pieces * b->together;
-        int left = branch_of(b, pair)->n_new - row;
+        int left = n_rows_of(b, pair) - row;
         if (left <= 0) continue;
         sd_attention attention = pair_rows(b, pair, row, left < b->together ? left : b->together);
         run(b, &attention, thread);
@@ -177,7 +186,7 @@ static void attend_by_rows(void* argument, int thread, int i, int end) {
 }
 
 static sd_attention shared_pair(const block* b, int i) {
-    return pair_rows(b, b->first + i, 0, branch_of(b, b->first + i)->n_new);
+    return pair_rows(b, b->first + i, 0, n_rows_of(b, b->first + i));
 }
 
 /* (Pair, some panels of keys) pieces. */
@@ -235,7 +244,7 @@ static int prepare_shared(block* b) {
 static void attend_shared(sd_pass* pass, const sd_layer_config* own, double n_multiplications, block* b) {
     int n_threads = pass->team.n_threads, tiles = pass->engine == SD_ENGINE_TILES;
     int group = own->n_head / own->n_kv_head, n_rows = b->most_rows;
-    if (b->attended == SD_ATTEND_TEXT) sd_pass_loop_rows(pass, b->n_shared * n_rows, store_shared, b);
+    if (stores(b)) sd_pass_loop_rows(pass, b->n_shared * n_rows, store_shared, b);
     b->together = SD_ATTENTION_ROWS > group ? SD_ATTENTION_ROWS / group : 1;
     /* each piece in tiles stores all values in pairs: few pieces */
     if (tiles && b->attended == SD_ATTEND_TEXT)
@@ -294,12 +303,13 @@ static double multiplications(const block* b) {
     for (int i = 0; i < b->pass->n_branches; i++) {
         const sd_branch* branch = &b->pass->branches[i];
         const sd_cache* cache = branch->cache;
-        int n_keys = cache->n_committed + cache->n_pending, seen = own->window + branch->n_new;
+        int n_keys = cache->n_committed + cache->n_pending, n_rows = sd_pass_rows_of(b->pass, branch);
+        int seen = own->window + n_rows;
         if (b->attended == SD_ATTEND_SOURCE)
             n_keys = cache->encoded->n;
         else if (own->window > 0 && seen < n_keys)
             n_keys = seen;
-        n += (double)branch->n_new * n_keys;
+        n += (double)n_rows * n_keys;
     }
     return 2.0 * n * own->n_head * own->d_head;
 }
@@ -313,7 +323,7 @@ static void attend_to_keys(sd_pass* pass, const sd_layer_config* own, block* b) 
     b->first = n_pairs - b->n_shared;
     sd_pass_run(pass, of_pair * b->first, b->first, 1, attend_alone, b);
     for (int i = b->first; i < n_pairs; i++)
-        if (branch_of(b, i)->n_new > b->most_rows) b->most_rows = branch_of(b, i)->n_new;
+        if (n_rows_of(b, i) > b->most_rows) b->most_rows = n_rows_of(b, i);
     if (b->most_rows > 0) attend_shared(pass, own, of_pair * b->n_shared, b);
 }
 
@@ -328,6 +338,32 @@ static void attend(sd_pass* pass, const sd_layer_config* own, block* b) {
     }
 }
 
+/* (Sequence, key/value head) pairs of which all new nodes are stored, before some of them end. */
+static void store_pairs(void* argument, int thread, int pair, int end) {
+    (void)thread;
+    const block* b = argument;
+    for (; pair < end; pair++) store_rows(b, pair, 0, branch_of(b, pair)->n_new);
+}
+
+/* Store all rows, and move those that do not end to the first rows of the pass. */
+static void end_rows(sd_pass* pass, const sd_layer_config* own, block* b) {
+    sd_workspace* w = pass->w;
+    ptrdiff_t d = w->model->config.d_model, row = 0, n = 0;
+    sd_team_run(&pass->team, pass->n_branches * own->n_kv_head, 1, store_pairs, b);
+    for (int i = 0; i < pass->n_branches; i++) {
+        int n_stored = pass->branches[i].n_stored, left = pass->branches[i].n_new - n_stored;
+        w->stored_finite[i] = (unsigned char)sd_all_finite(w->hidden + row * d, n_stored * (int)d);
+        row += n_stored;
+        memmove(w->hidden + n * d, w->hidden + row * d, (size_t)(left * d) * sizeof *w->hidden);
+        memmove(w->qkv + n * w->ld_qkv, w->qkv + row * w->ld_qkv,
+                (size_t)(left * w->ld_qkv) * sizeof *w->qkv);
+        row += left, n += left;
+    }
+    pass->n_rows = (int)n;
+    pass->n_stored = 0;
+    pass->ended = 1;
+}
+
 void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     const sd_config* c = &pass->w->model->config;
     const sd_layer* layer = &pass->w->model->layers[i];
@@ -336,6 +372,8 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
+    if (pass->n_stored > 0 && i == c->n_layer - 1) end_rows(pass, own, &b);
+    if (pass->n_rows == 0) return;
     attend(pass, own, &b);
     project_back(pass, &layer->attn_out, layer->attn_out_bias,
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});

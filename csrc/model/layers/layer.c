@@ -33,6 +33,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
         else if (attn_input == w->prepared)
             sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
         sd_attention_block_run(pass, i, attn_input);
+        if (pass->n_rows == 0) return;
         if (c->encoder) {
             sd_norm_weights cross_norm = {layer->cross_norm, layer->cross_norm_bias};
             sd_pass_prepare(pass, &layer->cross_q, pass->n_rows, w->hidden, c->d_model, cross_norm,

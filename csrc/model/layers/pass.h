@@ -13,6 +13,8 @@ typedef struct sd_pass {
     sd_workspace* w;           /* borrowed */
     const sd_branch* branches; /* [n_branches] borrowed */
     int n_branches, n_rows, n_logits;
+    int n_stored; /* rows that end in the last layer; 0: none, or they have ended */
+    int ended;
     /* For an encoder: the rows are all rows of one source, there are no branches, and the current layer's
      * keys and values go here. NULL: the rows are nodes of texts. */
     const sd_key_values* keys;
@@ -25,6 +27,11 @@ typedef struct sd_pass {
      * pass are undefined. */
     sd_status status;
 } sd_pass;
+
+/* Rows that a pass has of one of its branches. */
+static inline int sd_pass_rows_of(const sd_pass* pass, const sd_branch* branch) {
+    return pass->ended ? branch->n_new - branch->n_stored : branch->n_new;
+}
 
 /* A norm of rows; weight NULL: none. Borrowed. */
 typedef struct sd_norm_weights {

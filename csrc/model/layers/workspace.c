@@ -22,6 +22,7 @@ static void lay_out(sd_workspace* w) {
     w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
     w->inputs = sd_arena_take(arena, rows, sizeof *w->inputs);
     w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
+    w->stored_finite = sd_arena_take(arena, rows, sizeof *w->stored_finite);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
@@ -51,6 +52,12 @@ static void lay_out(sd_workspace* w) {
         if (sd_prompt_engine(w->model) == SD_ENGINE_TILES)
             w->attention_tiles[t] = sd_attention_tiles_take(arena, c, w->max_slots);
     }
+}
+
+int sd_rows_with_prompts(const sd_model* model, int n_rows, int n, int n_tokens) {
+    int slice = sd_prompt_slice(model);
+    if ((int64_t)n * n_tokens < slice) slice = n * n_tokens;
+    return n_rows > slice ? n_rows : slice;
 }
 
 sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_threads, int max_rows,

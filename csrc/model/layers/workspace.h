@@ -21,6 +21,9 @@ typedef struct sd_branch {
      * `extra` [.., d_model], borrowed. */
     int n_extra;
     const float* extra;
+    /* The first n_stored of the new nodes end in the last layer, once it has stored their keys and values.
+     * The rows of the pass are then those of the others (sd_forward_may_end). */
+    int n_stored;
     /* For a model that reads features (config.h): those of the new nodes, [n_new, features.width], or [n_new,
      * d_model] from the model itself; borrowed. NULL: none. */
     const float* features;
@@ -59,7 +62,8 @@ typedef struct sd_workspace {
     int32_t *tokens, *positions; /* [max_rows] */
     const float** inputs;        /* [max_rows] vector [d_model] in place of a token's embedding; NULL: none */
     sd_branch* parts;            /* [max_rows] nodes that sd_forward_finish has to start */
-    float* hidden;               /* [max_rows, d_model] the residual stream */
+    unsigned char* stored_finite; /* [max_rows] a branch's first n_stored rows, before the last layer */
+    float* hidden;                /* [max_rows, d_model] the residual stream */
     /* For a model that reads features: where each row's is; those of another model, [max_rows, width];
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;
@@ -99,6 +103,9 @@ sd_status sd_workspace_create_for(sd_workspace* workspace, const sd_model* model
 sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
                                int max_logits, int max_slots);
 sd_status sd_workspace_reserve(sd_workspace* workspace);
+
+/* max_rows for forward passes of up to n_rows nodes and for slices of n prompts of up to n_tokens tokens. */
+int sd_rows_with_prompts(const sd_model* model, int n_rows, int n, int n_tokens);
 
 void sd_workspace_free(sd_workspace* workspace);
 

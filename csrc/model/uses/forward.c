@@ -13,10 +13,10 @@ static void gather(const sd_pass* pass, float* to) {
     size_t d_model = (size_t)pass->w->model->config.d_model;
     const float* from = pass->w->hidden;
     for (int b = 0; b < pass->n_branches; b++) {
-        size_t n_new = (size_t)pass->branches[b].n_new, n = (size_t)pass->branches[b].n_logits;
-        size_t n_before = n_new - (size_t)pass->branches[b].n_extra - n;
-        memcpy(to, from + n_before * d_model, n * d_model * sizeof *to);
-        from += n_new * d_model;
+        size_t n_rows = (size_t)sd_pass_rows_of(pass, &pass->branches[b]);
+        size_t n = (size_t)pass->branches[b].n_logits, n_extra = (size_t)pass->branches[b].n_extra;
+        memcpy(to, from + (n_rows - n_extra - n) * d_model, n * d_model * sizeof *to);
+        from += n_rows * d_model;
         to += n * d_model;
     }
 }
@@ -126,12 +126,14 @@ static sd_status check(sd_pass* pass) {
             return sd_fail(SD_ERR_STATE,
                            "a text belongs to an adapted model, expected one that was admitted");
         int n_tokens = branch->n_new - branch->n_extra;
-        assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
+        assert(branch->n_new >= 1 && branch->n_stored >= 0 && branch->n_logits >= 0 &&
+               branch->n_stored + branch->n_logits <= n_tokens);
         for (int i = 0; i < n_tokens; i++) {
             SD_FAIL_IF(branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab, SD_ERR_VALUE,
                        "token %d of node %d: expected 0 to %d", (int)branch->tokens[i], i, n_vocab - 1);
         }
         pass->n_rows += branch->n_new;
+        pass->n_stored += branch->n_stored;
         pass->n_logits += branch->n_logits;
     }
     if (pass->n_rows > w->max_rows || pass->n_logits > w->max_logits)
@@ -192,7 +194,7 @@ static sd_status start(sd_pass* pass) {
         n_blocks += !(skipped & SD_SKIP_ATTN) + !(skipped & SD_SKIP_MLP);
     }
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows - 2 * pass->n_stored, memory_order_relaxed);
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_cache* cache = pass->branches[b].cache;
         assert(cache->n_committed + cache->n_pending <= sd_whole_panels(pass->w->max_slots));
@@ -233,6 +235,11 @@ static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branc
 
 sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
     return forward(w, branches, n_branches, SD_ENGINE_ROWS);
+}
+
+int sd_forward_may_end(const sd_workspace* w, const sd_cache* cache) {
+    return w->model->config.parallel == SD_PARALLEL_NO && !sd_prompts_in_slices(w->model) &&
+           cache->captures.n == 0 && w->input_sums == NULL && w->adaptation.of_row == NULL;
 }
 
 sd_status sd_forward_prompt(sd_workspace* w, const sd_branch* branches, int n_branches) {
@@ -347,8 +354,8 @@ static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layer
     return run(&pass);
 }
 
-/* Report the first layer with a non-finite output, and the row. A value that is not finite stays so in later
- * layers; it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
+/* Report the first layer with a non-finite output, and the row; SD_OK: there is none. A value that is not
+ * finite stays so in later layers; it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
 static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {
@@ -360,6 +367,7 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
             high = middle;
     }
     SD_TRY(run_again(w, branch, high));
+    if (sd_all_finite(w->hidden, branch->n_new * d_model)) return SD_OK;
     while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
@@ -414,6 +422,36 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
     return status;
 }
 
+/* First row of logits of a branch that is not finite, or their number. */
+static int first_bad_logits(const sd_workspace* w, const sd_branch* branch) {
+    const float* logits = w->logits;
+    for (const sd_branch* before = w->last_branches; before < branch; before++)
+        logits += before->n_logits * w->ld_logits;
+    int i = 0;
+    while (i < branch->n_logits && sd_all_finite(logits + i * w->ld_logits, sd_head_rows(&w->model->config)))
+        i++;
+    return i;
+}
+
+int sd_forward_is_finite(const sd_workspace* w, int b) {
+    const sd_branch* branch = &w->last_branches[b];
+    int d_model = w->model->config.d_model;
+    const float* hidden = w->hidden;
+    for (const sd_branch* before = w->last_branches; before < branch; before++)
+        hidden += (ptrdiff_t)(before->n_new - before->n_stored) * d_model;
+    return (branch->n_stored == 0 || w->stored_finite[b]) &&
+           sd_all_finite(hidden, (branch->n_new - branch->n_stored) * d_model) &&
+           first_bad_logits(w, branch) == branch->n_logits;
+}
+
+sd_status sd_forward_fail(sd_workspace* w, int b) {
+    const sd_branch* branch = &w->last_branches[b];
+    int bad = first_bad_logits(w, branch);
+    sd_status status = fail_in_layer(w, branch);
+    return status == SD_OK ? fail_in_head(w, position_of(branch, branch->n_new - branch->n_logits + bad))
+                           : status;
+}
+
 void sd_forward_settle_failures(sd_workspace* w) {
     float *hidden = w->hidden, *logits = w->logits;
     for (int b = 0; b < w->n_last_branches; b++) {
@@ -436,15 +474,17 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     if (logits == SD_LOGITS_ALL && n_here > w->max_logits) n_here = w->max_logits;
     int all = logits == SD_LOGITS_ALL, last = logits == SD_LOGITS_LAST && n_here == n - *n_done;
     for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
-    const sd_branch branch = {.cache = cache,
-                              .tokens = tokens + *n_done,
-                              .parents = parents,
-                              .n_new = n_here,
-                              /* with OpenBLAS the bits of a row may depend on the rows next to it */
-                              .n_logits = all || (last && blas) ? n_here : last};
+    sd_branch branch = {.cache = cache,
+                        .tokens = tokens + *n_done,
+                        .parents = parents,
+                        .n_new = n_here,
+                        /* with OpenBLAS the bits of a row may depend on the rows next to it */
+                        .n_logits = all || (last && blas) ? n_here : last};
+    if (sd_forward_may_end(w, cache)) branch.n_stored = n_here - branch.n_logits;
     sd_status status = sd_forward_prompt(w, &branch, 1);
     if (status != SD_OK) return status;
-    if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {
+    if (w->name && !sd_forward_is_finite(w, 0)) {
+        status = sd_forward_fail(w, 0);
         sd_cache_keep(cache, NULL, 0);
         return status;
     }

@@ -26,6 +26,9 @@ sd_status sd_forward_check_more(sd_workspace* workspace, const int32_t* rows, in
  * a chain of sd_slice_length tokens. */
 sd_status sd_forward_prompt(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
+/* May nodes of this prompt end in the last layer, if nothing reads their rows or logits afterwards? */
+int sd_forward_may_end(const sd_workspace* workspace, const sd_cache* cache);
+
 /* Like sd_forward, without some layers: skipped [n_layer] has skip bits, at least one set. The nodes stay
  * pending, to be finished; the caches keep their residual stream before the first incomplete layer, so
  * earlier layers need not be recomputed. All pending nodes must have skipped the same layers. */
@@ -36,6 +39,14 @@ sd_status sd_forward_skipping(sd_workspace* workspace, const unsigned char* skip
  * they are if they are the first nodes of the tree, in order; others are dropped. The bits are those of
  * sd_forward. After a failure the trees' nodes may or may not be pending. */
 sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, int n_branches);
+
+/* Are the numbers of a branch of the last forward pass finite: the residual stream, before the last layer for
+ * rows that ended in it, and the wanted logits? */
+int sd_forward_is_finite(const sd_workspace* workspace, int branch);
+
+/* Fail like sd_forward_check for a branch that is not finite. Overwrites rows of the residual stream, and may
+ * be called when sd_forward_check may. */
+sd_status sd_forward_fail(sd_workspace* workspace, int branch);
 
 /* Check that rows [first, first + n) of the last forward pass, numbered over its branches and their nodes,
  * are finite: the residual stream and the wanted logits. If not, SD_ERR_OVERFLOW; the message names the

@@ -88,9 +88,13 @@ static int fit_slice(const sd_model* model, const sd_prefill* prefills, int n) {
     return n_rows == 0 ? slice : sd_even_share(n_rows, slice);
 }
 
+/* Does the slice of a text, not yet kept, end with its root? */
+static int reads_root(const sd_branch* branch, const sd_prefill* prefill) {
+    return branch->n_new > prefill->n - prefill->n_read;
+}
+
 static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_row, sd_prefill* prefill) {
-    int n_text = prefill->n - prefill->n_read, with_root = branch->n_new > n_text;
-    int n_kept = branch->n_new - with_root;
+    int with_root = reads_root(branch, prefill), n_kept = branch->n_new - with_root;
     SD_TRY(sd_cache_settle(branch->cache, n_kept));
     sd_cache_count_prompt(branch->cache, n_kept);
     prefill->n_read += n_kept;
@@ -124,7 +128,7 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
     int32_t parents[SD_MOST_SLICE]; /* the same for every chain */
     for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
     sd_branch branches[SD_MOST_SLICE];
-    int read[SD_MOST_SLICE]; /* the prefill of each branch */
+    int read[SD_MOST_SLICE], finite[SD_MOST_SLICE]; /* the prefill of each branch; are its rows? */
     int n_branches = 0, encoded = 0, blas = sd_prompts_in_slices(w->model);
     int most = blas ? 1 : SD_MOST_SLICE; /* texts per forward pass */
     sd_status status = SD_OK;
@@ -138,23 +142,21 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         if (!being_read(prefill)) continue;
         int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
         if (n_here > n_left) n_here = n_left;
-        branches[n_branches] =
-            SD_MAKE(sd_branch, .cache = &caches[i], .tokens = prefill->text + prefill->n_read,
-                    .parents = parents, .n_new = n_here);
+        sd_branch* branch = &branches[n_branches];
+        *branch = SD_MAKE(sd_branch, .cache = &caches[i], .tokens = prefill->text + prefill->n_read,
+                          .parents = parents, .n_new = n_here);
+        if (sd_forward_may_end(w, &caches[i])) branch->n_stored = n_here - reads_root(branch, prefill);
         read[n_branches++] = i;
         n_left -= n_here;
     }
     if (n_branches == 0) return check_done(prefills, n);
     status = sd_forward_prompt(w, branches, n_branches);
     for (int b = 0, row = 0; b < n_branches && status == SD_OK; b++) {
-        const sd_branch* branch = &branches[b];
-        sd_prefill* prefill = &prefills[read[b]];
-        sd_status finite = w->name ? sd_forward_check(w, row, branch->n_new) : SD_OK;
-        row += branch->n_new;
-        if (finite == SD_OK)
-            status = keep(w, branch, row - 1, prefill);
-        else
-            give_up(branch->cache, prefill, finite);
+        row += branches[b].n_new - branches[b].n_stored;
+        finite[b] = w->name == NULL || sd_forward_is_finite(w, b);
+        if (finite[b]) status = keep(w, &branches[b], row - 1, &prefills[read[b]]);
     }
+    for (int b = 0; b < n_branches && status == SD_OK; b++) /* last, as it overwrites rows */
+        if (!finite[b]) give_up(branches[b].cache, &prefills[read[b]], sd_forward_fail(w, b));
     return status;
 }
