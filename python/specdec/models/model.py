@@ -644,7 +644,8 @@ class Model:
         """Measure the quantization error of this model against its checkpoint.
 
         Compares each matrix with the reopened checkpoint. With a text, also compares the cross-entropy with
-        that of the checkpoint in f32, which needs 4 bytes per weight.
+        that of the checkpoint in f32, which needs 4 bytes per weight. The text is scored with the model's
+        prefill method: load with ``prefill="rows"`` for the cross-entropy of decoding.
 
         Parameters
         ----------
