@@ -244,6 +244,53 @@ def test_in_a_batch_rows_are_those_of_all() -> None:
     assert np.mean(alone.gammas[-50:]) > 5
 
 
+COMPUTE = lambda m: 3.6 + 0.45 * min(m, 16) + 0.64 * max(0, m - 16)  # noqa: E731
+MEMORY = lambda m: 1.0 + 0.01 * m + 0.05 * max(0, m - 16)  # noqa: E731
+"""Milliseconds of a pass limited by arithmetic (measured) or, up to 16 rows, by reading weights."""
+
+
+@needs_hooks
+@pytest.mark.parametrize("n", [1, 4, 16, 64])
+@pytest.mark.parametrize("verify", [COMPUTE, MEMORY])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6])
+def test_a_first_call_loses_little_in_any_batch(verify: Any, alpha: float, n: int) -> None:
+    """Nothing is known: a trial costs little, in large batches because only a share of them drafts."""
+    world = World(verify, 0.1 * verify(1), alike(alpha), together=0.2)
+    best = max(world.fixed_rate(gamma, n) for gamma in range(17))
+    plays = [Play(world, seed) for seed in range(6)]
+    first = np.mean([play.rate(32 * n, n) for play in plays])
+    later = np.mean([play.rate(96 * n, n) for play in plays])
+    assert first > 0.93 * world.fixed_rate(0, n) and first > 0.92 * best
+    assert later > 0.96 * best and later > 0.98 * world.fixed_rate(0, n)
+
+
+@needs_hooks
+def test_batches_of_other_sizes_have_their_own_estimates() -> None:
+    """Drafting pays for one sequence and not for 64; sessions of both take turns."""
+    world = World(COMPUTE, 0.36, alike(0.8), together=0.2)
+    play = Play(world, 1)
+    for turn in range(6):
+        for n, n_tokens in ((64, 64 * 40), (1, 40)):
+            _core._adaptive_gamma_start(play.learned, 0, n)  # type: ignore[attr-defined]
+            rate = play.rate(n_tokens, n)
+            if turn > 1:
+                best = max(world.fixed_rate(gamma, n) for gamma in range(17))
+                assert rate > 0.94 * best, (n, turn)
+
+
+@needs_hooks
+def test_one_slow_plain_round_does_not_make_drafts_look_good() -> None:
+    """The first plain round takes three times as long; others show that it was an accident."""
+    learned = _core.AdaptiveGamma()
+    n_drafting = 0
+    for i in range(60):
+        asked = _core._adaptive_gamma_begin(learned, 1, 4)
+        n_drafting += asked
+        chain = (([0.5], 0, 0, 0.0),) if asked else (([], 0, 0, 0.0),)
+        _core._adaptive_gamma_end(learned, chain, 1, 0.3 * asked, 3.0 if i == 0 else 1.0 + 0.2 * asked)
+    assert n_drafting < 12
+
+
 def new_session(target: Any, draft: Any, prompts: Any, **how: Any) -> Session:
     greedy = {"temperature": 0.0}
     seeds = [(1, i) for i in range(len(prompts))]

@@ -124,6 +124,7 @@ TOY = {
     "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
     "drafts": "--tokens 4 --drafts random --texts list --gamma 2 --temperature 1",
+    "adaptive": "--tokens 4 --batch 1 3 --gamma 2 --temperature 1 --repeats 1 --cold",
     "products": "--models eight --dtypes f32 bf16 int8 --rows 1 3",
 }
 

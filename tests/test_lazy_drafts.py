@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads"
 def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
     """A policy whose draft was just paused: no draft token was accepted. A round without it took 1 s."""
     learned = _core.AdaptiveGamma()
-    while learned.view()["pause_left"] < REST:
+    while learned.view(n_sequences)["pause_left"] < REST:
         asked = _core._adaptive_gamma_begin(learned, n_sequences, 4)  # type: ignore[attr-defined]
         chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
         _core._adaptive_gamma_end(  # type: ignore[attr-defined]

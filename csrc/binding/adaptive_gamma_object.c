@@ -23,13 +23,18 @@ static PyObject* by_confidence(const void* acceptance, int i) {
                          ((const sd_acceptance*)acceptance)->by_confidence[i].n);
 }
 
-static PyObject* view(PyObject* self, PyObject* ignored) {
+static PyObject* view(PyObject* self, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"n_sequences", NULL};
+    int n_open = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|i", names, &n_open)) return NULL;
+    if (n_open < 1) return PyErr_Format(PyExc_ValueError, "n_sequences is %d, expected at least 1", n_open);
     sd_adaptive_gamma learned = *of(self);
     const sd_throughput* t = &learned.throughput;
     sd_drafter_policy* p = &learned.drafter;
+    sd_adaptive_gamma_enter(&learned, n_open);
     double pause_left = p->schedule.pause_left;
     p->schedule.pause_left = 0.0; /* plan a round even while the drafter is paused */
-    sd_adaptive_gamma_begin(&learned, 1, SD_POLICY_HORIZON);
+    sd_adaptive_gamma_begin(&learned, n_open, SD_POLICY_HORIZON);
     double slowness = t->slowness > 0.0 ? t->slowness : 1.0;
     for (int i = 0; i <= SD_POLICY_HORIZON; i++) p->target_s[i] *= slowness, p->draft_s[i] *= slowness;
     const int n = SD_POLICY_HORIZON + 1;
@@ -42,7 +47,8 @@ static PyObject* view(PyObject* self, PyObject* ignored) {
 
 static PyMethodDef methods[] = {
     {"copy", copy, METH_NOARGS, "copy($self, /)\n--\n\n"},
-    {"view", view, METH_NOARGS, "view($self, /)\n--\n\n"},
+    {"view", (PyCFunction)(void (*)(void))view, METH_VARARGS | METH_KEYWORDS,
+     "view($self, /, n_sequences=1)\n--\n\n"},
     {0},
 };
 

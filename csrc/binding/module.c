@@ -156,6 +156,7 @@ static int traverse_module(PyObject* module, visitproc visit, void* arg) {
     for (int i = 0; i < SD_N_TYPES; i++) Py_VISIT(state->types[i]);
     Py_VISIT(state->slot_round_type);
     Py_VISIT(state->round_class);
+    Py_VISIT(state->round_fields);
     return 0;
 }
 
@@ -164,6 +165,7 @@ static int clear_module(PyObject* module) {
     for (int i = 0; i < SD_N_TYPES; i++) Py_CLEAR(state->types[i]);
     Py_CLEAR(state->slot_round_type);
     Py_CLEAR(state->round_class);
+    Py_CLEAR(state->round_fields);
     return 0;
 }
 

@@ -79,7 +79,8 @@ int sd_is(const PyObject* object, const sd_type_spec* spec);
 typedef struct sd_module_state {
     PyTypeObject* types[SD_N_TYPES];
     PyTypeObject* slot_round_type;
-    PyObject* round_class; /* specdec.trace.Round; both NULL before the first session */
+    PyObject* round_class;  /* specdec.trace.Round; like the others NULL before the first session */
+    PyObject* round_fields; /* names of its fields, a tuple */
 } sd_module_state;
 
 /* A new, uninitialized object of a type, in the module of another object; NULL with an exception. */

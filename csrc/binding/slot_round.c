@@ -28,11 +28,13 @@ static PyStructSequence_Desc description = {
 int sd_slot_round_begin(sd_module_state* state) {
     if (state->slot_round_type == NULL) state->slot_round_type = PyStructSequence_NewType(&description);
     if (state->slot_round_type == NULL) return -1;
-    if (state->round_class != NULL) return 0;
+    if (state->round_fields != NULL) return 0;
     PyObject* module = PyImport_ImportModule("specdec.trace");
-    state->round_class = module ? PyObject_GetAttrString(module, "Round") : NULL;
+    Py_XSETREF(state->round_class, module ? PyObject_GetAttrString(module, "Round") : NULL);
     Py_XDECREF(module);
-    return state->round_class ? 0 : -1;
+    if (state->round_class == NULL) return -1;
+    state->round_fields = PyObject_GetAttrString(state->round_class, "__match_args__");
+    return state->round_fields ? 0 : -1;
 }
 
 /* Number of new tokens of a round: the accepted ones and the target's own. */
@@ -61,12 +63,21 @@ static PyObject* new_round(const sd_module_state* state, const sd_record* record
         PyFloat_FromDouble(record->verify_s),
         PyFloat_FromDouble(record->other_s),
         PyFloat_FromDouble(record->experts),
+        PyLong_FromLong(record->planned),
+        PyFloat_FromDouble(record->gain),
     };
     enum { N = sizeof values / sizeof *values };
     int complete = 1;
     for (int i = 0; i < N; i++) complete &= values[i] != NULL;
-    PyObject* round = complete ? PyObject_Vectorcall(state->round_class, values, N, NULL) : NULL;
-    for (int i = 0; i < N; i++) Py_XDECREF(values[i]);
+    PyTypeObject* type = (PyTypeObject*)state->round_class;
+    PyObject* round = complete ? type->tp_alloc(type, 0) : NULL;
+    /* The constructor of a frozen dataclass takes several times as long. */
+    for (int i = 0; i < N; i++) {
+        if (round != NULL &&
+            PyObject_GenericSetAttr(round, PyTuple_GET_ITEM(state->round_fields, i), values[i]) < 0)
+            Py_CLEAR(round);
+        Py_XDECREF(values[i]);
+    }
     return round;
 }
 

@@ -22,6 +22,7 @@ PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);
+PyObject* sd_hook_adaptive_gamma_asks(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args);
 PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs);

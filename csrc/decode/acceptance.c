@@ -11,8 +11,9 @@
 #define CHANGED 3.0
 /* Weight of each rate after such a change, in draft tokens. */
 #define UNCERTAIN 16.0
-/* Acceptance rate before anything is known. */
+/* Acceptance rate before anything is known, and its weight in draft tokens. */
 #define PRIOR_RATE 0.7
+#define PRIOR_WEIGHT 2.0
 
 /* Upper ends of all confidence bins but the last. Good drafts mostly have confidences near 1. */
 static const double ENDS[SD_ACCEPTANCE_CONFIDENCES - 1] = {0.05, 0.1, 0.2, 0.3,  0.4,  0.5,  0.6,
@@ -39,7 +40,7 @@ void sd_acceptance_weaken(sd_acceptance* a, double n) {
     }
 }
 
-static double whole(const sd_acceptance* a) { return sd_mean_of(a->whole, PRIOR_RATE, 4.0); }
+static double whole(const sd_acceptance* a) { return sd_mean_of(a->whole, PRIOR_RATE, PRIOR_WEIGHT); }
 
 double sd_acceptance_chance(const sd_acceptance* a, double confidence, int depth) {
     int i = bin_of(confidence);

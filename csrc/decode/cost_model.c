@@ -12,7 +12,7 @@
 #define LINE 4.0         /* weight of the line, in passes */
 #define WEIGHT 16.0      /* most weight of a count in the line, so that frequent counts do not decide alone */
 #define CLIP 1.3         /* most that a pass may deviate from the mean, as a ratio */
-#define PRIOR_SLOPE 0.05 /* of a time without other data, for one more */
+#define PRIOR_SLOPE 0.05 /* of a time with count 0, for one more, without other data */
 #define PRIOR_WEIGHT 8.0
 
 static int bin_of(int count) {
@@ -37,16 +37,23 @@ static double on_line(const sd_cost_model* c, double count) {
     return c->start + c->slope * work_of(c, count);
 }
 
-/* Fit a least-squares line through the bins, with a small prior slope where only one bin has data. */
+/* The slope through one bin without other data: in proportion to the count if (0, 0) is fixed, else
+ * PRIOR_SLOPE. */
+static double prior_slope(const sd_cost_model* c, int i) {
+    if (c->n[0] > 0.0 && c->mean[0] == 0.0) return c->mean[i] / c->at[i];
+    return PRIOR_SLOPE * c->mean[i] / (1.0 + PRIOR_SLOPE * work_of(c, c->at[i]));
+}
+
+/* Fit a least-squares line through the bins, with a prior slope where only one bin has data. */
 static void fit(sd_cost_model* c) {
-    double w = 0.0, x = 0.0, y = 0.0, least = 0.0;
+    double w = 0.0, x = 0.0, y = 0.0, slope = 0.0;
     for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
         if (c->n[i] == 0.0) continue;
         double weight = fmin(c->n[i], WEIGHT);
-        if (least <= 0.0) least = c->mean[i] / (c->at[i] > 1.0 ? c->at[i] : 1.0);
+        if (slope == 0.0 && c->mean[i] > 0.0) slope = prior_slope(c, i);
         w += weight, x += weight * work_of(c, c->at[i]), y += weight * c->mean[i];
     }
-    double xx = PRIOR_WEIGHT, xy = PRIOR_WEIGHT * PRIOR_SLOPE * least;
+    double xx = PRIOR_WEIGHT, xy = PRIOR_WEIGHT * slope;
     for (int i = 0; i < SD_COST_MODEL_BINS; i++) {
         double weight = fmin(c->n[i], WEIGHT), dx = work_of(c, c->at[i]) - x / w;
         xx += weight * dx * dx, xy += weight * dx * (c->mean[i] - y / w);
@@ -61,6 +68,15 @@ void sd_cost_model_reads(sd_cost_model* c, sd_expert_reads expert_reads) {
 }
 
 void sd_cost_model_anchor(sd_cost_model* c) { c->n[0] = FIRST; }
+
+void sd_cost_model_scale(sd_cost_model* c, double counts, double seconds) {
+    const sd_cost_model old = *c;
+    *c = (sd_cost_model){.known = old.known,
+                         .start = seconds * old.start,
+                         .slope = seconds / counts * old.slope,
+                         .expert_reads = old.expert_reads};
+    sd_cost_model_anchor(c);
+}
 
 void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
     int i = bin_of(count);
@@ -81,6 +97,9 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
         c->mean[i] *= 1.0 + (ratio - 1.0) / c->n[i];
         c->at[i] += (count - c->at[i]) / c->n[i];
     }
+    /* A first pass may have been slow by accident: fewer rows or steps take no longer than more of them. */
+    for (int j = 0; j < i; j++)
+        if (c->n[j] <= FIRST) c->mean[j] = fmin(c->mean[j], c->mean[i]);
     int least = 0; /* the smallest count, usually plain decoding, keeps its weight */
     while (least < SD_COST_MODEL_BINS && c->n[least] == 0.0) least++;
     for (int j = least + 1; j < SD_COST_MODEL_BINS; j++)

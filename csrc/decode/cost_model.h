@@ -31,6 +31,10 @@ void sd_cost_model_reads(sd_cost_model* cost, sd_expert_reads expert_reads);
 /* Fix the point (0 steps, 0 seconds). */
 void sd_cost_model_anchor(sd_cost_model* cost);
 
+/* Expect the same passes with `counts` times the count to take `seconds` times as long: the line stays, the
+ * means go. The point (0, 0) is fixed. */
+void sd_cost_model_scale(sd_cost_model* cost, double counts, double seconds);
+
 /* Learn that a pass with this count, ≥ 0, took so long. */
 void sd_cost_model_learn(sd_cost_model* cost, int count, double seconds);
 

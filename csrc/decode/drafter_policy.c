@@ -22,6 +22,9 @@
 #define COLD 1.5
 /* Draft tokens after the next one that may make it pay. */
 #define AHEAD 32
+/* A trial drafts for one of so many sequences, and for so many at least. */
+#define TRIED 8
+#define LEAST_TRIED 4
 
 void sd_drafter_policy_reset(sd_drafter_policy* p) {
     memset(p, 0, sizeof *p);
@@ -146,7 +149,7 @@ double sd_drafter_policy_step_price(const sd_drafter_policy* p) {
 /* ------------------------------------------------------------------------------------- a round's course */
 
 static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    int others = p->planned * (t->n_open - 1);
+    int others = p->planned * (p->n_asked - 1);
     for (int k = 0; k <= p->horizon; k++) {
         p->target_s[k] = target_seconds(p, t, n_rows + others + k);
         p->draft_s[k] = draft_seconds(p, t, others + k);
@@ -176,10 +179,18 @@ static double cost_of_proposal(const sd_drafter_policy* p, const sd_throughput* 
     return fmax(usual_seconds(p), sd_mean_of(p->empty_s, 0.0, 1.0)) * t->plain_rate;
 }
 
+/* Sequences of a trial. */
+static int share_of(int n_open) {
+    int n = (n_open + TRIED - 1) / TRIED;
+    if (n < LEAST_TRIED) n = LEAST_TRIED;
+    return n < n_open ? n : n_open;
+}
+
 int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int gamma, int n_rows) {
     sd_drafter_schedule* schedule = &p->schedule;
     double n_seen = sd_cost_model_seen(&t->target, n_rows, n_rows); /* rounds without the drafter */
     p->drafting = p->explore_to = 0;
+    p->n_asked = schedule->trial_left > 0 ? share_of(t->n_open) : t->n_open;
     p->rate = sd_throughput_rate(t);
     if (p->rate > 0.0) fill_seconds(p, t, n_rows);
     if (gamma == 0 || schedule->pause_left > 0.0) return 0;
@@ -195,6 +206,10 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
     }
     p->drafting = 1;
     return 1;
+}
+
+int sd_drafter_policy_asks(const sd_drafter_policy* p, const sd_throughput* t, int i) {
+    return p->n_asked == t->n_open || (i + p->schedule.n_rounds) % t->n_open < p->n_asked;
 }
 
 void sd_drafter_policy_observe(sd_drafter_policy* p, const sd_proposal* proposal, const int32_t* path,
@@ -219,10 +234,17 @@ static void forget(sd_drafter_policy* p) {
     for (int i = 0; i < SD_POLICY_EXPECTED; i++) sd_mean_weaken(&p->added[i], LOOK_AGAIN);
 }
 
-/* Learn the seconds of drafting at the machine's usual speed. Returns the seconds that count. */
-static double learn_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_steps, double draft_s) {
+/* Learn the seconds of drafting at the machine's usual speed. Returns the seconds that count. Of a trial it
+ * learns only a draft that is not known yet: a draft's pass with fewer rows, like the target's. */
+static double learn_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_asked, int n_steps,
+                            double draft_s) {
     if (n_steps > 0) {
-        if (!sd_drafter_schedule_away(&p->schedule)) sd_cost_model_learn(&p->draft, n_steps, draft_s);
+        int n = t->n_open;
+        double share =
+            n_asked == n ? 1.0
+                         : sd_cost_model_seconds(&t->target, n_asked) / sd_cost_model_seconds(&t->target, n);
+        if (!sd_drafter_schedule_away(&p->schedule) && (n_asked == n || !p->draft.known))
+            sd_cost_model_learn(&p->draft, n_steps * n / n_asked, draft_s / share);
         return fmin(draft_s, OUTLIER * draft_seconds(p, t, n_steps));
     }
     if (p->empty_s.n >= N_EXPECTED) draft_s = fmin(draft_s, OUTLIER * p->empty_s.sum / p->empty_s.n);
@@ -235,7 +257,7 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
         if (sd_drafter_schedule_waited(&p->schedule, (double)r->n_tokens / t->n_open)) forget(p);
         return 0.0;
     }
-    double all_s = r->draft_s / t->slowness, draft_s = learn_seconds(p, t, r->n_steps, all_s);
+    double all_s = r->draft_s / t->slowness, draft_s = learn_seconds(p, t, r->n_asked, r->n_steps, all_s);
     double missed_s = sd_drafter_schedule_away(&p->schedule) && r->n_steps > 0 && p->draft.known
                           ? fmax(0.0, all_s - COLD * draft_seconds(p, t, r->n_steps))
                           : 0.0;
@@ -243,7 +265,8 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
                     sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_other));
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
-    sd_drafter_schedule_drafted(&p->schedule, lost, t->plain_rate * missed_s / t->n_open);
+    sd_drafter_schedule_drafted(&p->schedule, p->n_asked == t->n_open, lost,
+                                t->plain_rate * missed_s / t->n_open);
     double share = 1.0 / fmin(ROUNDS, (double)p->schedule.n_rounds);
     p->n_draft_tokens += ((double)r->n_draft_tokens / r->n_asked - p->n_draft_tokens) * share;
     p->steps += ((double)r->n_steps / r->n_asked - p->steps) * share;

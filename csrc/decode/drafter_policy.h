@@ -39,6 +39,7 @@ struct sd_drafter_policy {
     /* The gamma with the most tokens per second, by the chances of each depth alone. */
     int planned;
     int drafting; /* 1: the drafter drafts */
+    int n_asked;  /* for so many sequences: in a trial a share of them, else all */
     /* Draft tokens made even if they do not pay, to learn their cost. */
     int explore_to;
     double rate; /* λ: tokens per second of the batch */
@@ -65,6 +66,9 @@ void sd_drafter_policy_plan(sd_drafter_policy* policy, sd_throughput* throughput
  * 0. */
 int sd_drafter_policy_begin(sd_drafter_policy* policy, const sd_throughput* throughput, int gamma,
                             int n_rows);
+
+/* Does the drafter draft for sequence i of the round? */
+int sd_drafter_policy_asks(const sd_drafter_policy* policy, const sd_throughput* throughput, int i);
 
 /* Does a draft token pay after a node of this path_prob and depth, one of n_draft_tokens? known: the chance
  * that it is accepted if its parent is; below 0 if it has not been drafted yet. */

@@ -55,6 +55,13 @@ void sd_drafter_schedule_start(sd_drafter_schedule* s) {
     s->idle = AWAY;
 }
 
+void sd_drafter_schedule_carry(sd_drafter_schedule* s, const sd_drafter_schedule* from) {
+    s->missed = from->missed;
+    s->catch_up_cost = from->catch_up_cost;
+    s->budget = from->budget;
+    s->idle = from->idle;
+}
+
 void sd_drafter_schedule_misses(sd_drafter_schedule* s, double n_tokens) {
     s->missed = fmin(s->missed + n_tokens, MOST_MISSED);
     s->idle = s->idle > AWAY ? s->idle : AWAY;
@@ -106,7 +113,7 @@ int sd_drafter_schedule_waited(sd_drafter_schedule* s, double n_tokens) {
     return 1;
 }
 
-void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost, double caught_up) {
+void sd_drafter_schedule_drafted(sd_drafter_schedule* s, int of_all, double lost, double caught_up) {
     if (s->missed >= MANY_MISSED) {
         double each = fmin(caught_up / s->missed, 1.0);
         s->catch_up_cost += (each - s->catch_up_cost) * (s->catch_up_cost > 0.0 ? 0.5 : 1.0);
@@ -118,5 +125,5 @@ void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost, double cau
     s->loss = fmax(0.0, s->loss + lost);
     s->won -= lost;
     if (s->won > LOSS) s->pause = FIRST_PAUSE;
-    if (s->trial_left > 0 && lost >= 0.0) s->trial_left--;
+    if (s->trial_left > 0 && (!of_all || lost >= 0.0)) s->trial_left--;
 }

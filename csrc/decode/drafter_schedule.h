@@ -37,6 +37,9 @@ void sd_drafter_schedule_reset(sd_drafter_schedule* schedule);
 /* Start a session with the state of an earlier one. */
 void sd_drafter_schedule_start(sd_drafter_schedule* schedule);
 
+/* Carry over from another load what does not depend on it: what the drafter has missed, and its reading. */
+void sd_drafter_schedule_carry(sd_drafter_schedule* schedule, const sd_drafter_schedule* from);
+
 /* Add n_tokens of a sequence's prompt that the drafter has not read. */
 void sd_drafter_schedule_misses(sd_drafter_schedule* schedule, double n_tokens);
 
@@ -60,6 +63,6 @@ int sd_drafter_schedule_explores(sd_drafter_schedule* schedule);
  * else 0. */
 int sd_drafter_schedule_waited(sd_drafter_schedule* schedule, double n_tokens);
 
-/* End a round with the drafter, which lost `lost` tokens per sequence against decoding without it. Catching
- * up took the time of `caught_up` tokens. */
-void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, double lost, double caught_up);
+/* End a round with the drafter, for all sequences or some (of_all), which lost `lost` tokens per sequence
+ * against decoding without it. Catching up took the time of `caught_up` tokens. */
+void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, int of_all, double lost, double caught_up);

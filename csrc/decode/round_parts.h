@@ -39,6 +39,9 @@ void sd_round_note(sd_session* session, const sd_round_times* times);
  * first reads what it has missed, in slices between rounds that do not draft. */
 sd_status sd_adaptive_before_draft(sd_session* session, int n_open, int* gamma);
 
+/* gamma="auto": may the sequence with index i in the round have draft tokens? In a trial a share may. */
+int sd_adaptive_asks(const sd_session* session, int i);
+
 /* Constraint: write the forced tokens after the text, and divide the depth of proposal i, of at most `gamma`
  * draft tokens, between them and the drafter. Sets p->depth and p->budget (of both together). */
 void sd_forced_before_draft(const sd_session* session, int i, int gamma);

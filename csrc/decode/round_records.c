@@ -96,6 +96,8 @@ void sd_round_note(sd_session* s, const sd_round_times* t) {
     sd_adaptive_after_commit(s, proposing_s, t->ended - t->drafted);
     for (int i = 0; i < r->n_open; i++) {
         r->records[i].experts = n_mixtures > 0 ? (double)n_touched / (double)n_mixtures : 0.0;
+        r->records[i].planned = r->planned;
+        r->records[i].gain = r->gain;
         r->records[i].draft_s = draft_s;
         r->records[i].verify_s = t->forwarded - t->drafted;
         r->records[i].other_s = t->ended - t->forwarded + proposing_s - draft_s;

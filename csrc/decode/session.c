@@ -195,7 +195,7 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
     s->max_records = n_slots > RECORDS || s->options.n_top > 0 ? n_slots : RECORDS;
     s->verifier = (sd_verifier){.n_vocab = s->shape.n_vocab};
     if (options->adaptive_gamma)
-        sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.expert_reads, s->extra.n);
+        sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.expert_reads, s->extra.n, n_slots);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < n_slots; i++) leave_empty(&s->sequences[i]);
     if ((status = reserve(s)) != SD_OK) goto fail;

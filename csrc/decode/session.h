@@ -55,6 +55,10 @@ typedef struct sd_record {
     int n_rows; /* rows of the target's forward pass, extra ones too */
     /* Experts that a mixture layer has read for the whole batch, on average; 0 without such layers. */
     double experts;
+    /* gamma="auto": the number of draft tokens with the highest expected speed, -1 while the drafter is
+     * paused; and that speed relative to plain decoding. Without gamma="auto" 0. */
+    int planned;
+    double gain;
     /* Seconds of the round in the draft's forward passes, in the target's, and elsewhere, for the whole
      * batch. */
     double draft_s, verify_s, other_s;

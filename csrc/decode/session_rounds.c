@@ -22,7 +22,8 @@ static void end_failed(sd_session* s, int i) {
     record->complete = record->first_row = record->n_rows = 0;
     record->logits_row = 0;
     record->verdict.n_path = record->verdict.n_betas = 0;
-    record->experts = record->draft_s = record->verify_s = record->other_s = 0.0;
+    record->experts = record->draft_s = record->verify_s = record->other_s = record->gain = 0.0;
+    record->planned = 0;
     q->finished = 1;
 }
 
@@ -68,7 +69,10 @@ static sd_status open_round(sd_session* s, const int32_t* gammas) {
             end_failed(s, i);
     r->records = s->records + s->n_records;
     for (int i = 0; i < n; i++)
-        if (takes_part(s, i, gammas)) join(s, i, gammas && gammas[i] < gamma ? gammas[i] : gamma);
+        if (takes_part(s, i, gammas)) {
+            int most = gamma > 0 && sd_adaptive_asks(s, r->n_open) ? gamma : 0;
+            join(s, i, gammas && gammas[i] < most ? gammas[i] : most);
+        }
     int n_nodes = s->options.node_budget / (1 + s->extra.n);
     if (n_nodes > 0) sd_proposals_share(r->proposals, r->n_open, n_nodes, &r->turn);
     for (int i = 0; i < r->n_open; i++) {

@@ -21,7 +21,9 @@ typedef struct sd_joint {
  * owns, are those of the sequences in it. */
 typedef struct sd_round {
     int n_open;
-    int drafting;           /* some sequence may have draft tokens */
+    int drafting; /* some sequence may have draft tokens */
+    int planned;  /* gamma="auto", as in sd_record; like the next field */
+    double gain;
     int turn;               /* sequence with the first claim to the remaining node budget */
     sd_proposal* proposals; /* filled by the drafter */
     sd_joint* joints;

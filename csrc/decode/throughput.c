@@ -65,6 +65,10 @@ double sd_throughput_rate(const sd_throughput* t) {
     return fmax(rate, t->plain_rate);
 }
 
+double sd_throughput_gain(const sd_throughput* t) {
+    return t->plain_rate > 0.0 ? t->best_tokens / (t->best_seconds * t->plain_rate) : 1.0;
+}
+
 /* Follow the speed of the machine, which is shared and changes within milliseconds. All learned seconds are
  * scaled to one speed, so measurements of different times can be compared. */
 static void follow_speed(sd_throughput* t, int n_rows, double seconds, double expected_draft_s) {

@@ -47,6 +47,9 @@ int sd_throughput_knows_plain(const sd_throughput* throughput);
 /* λ: tokens per second of the batch, as planned and as the last rounds were. */
 double sd_throughput_rate(const sd_throughput* throughput);
 
+/* Expected tokens per second of the best round planned, relative to plain decoding; 1 if not known. */
+double sd_throughput_gain(const sd_throughput* throughput);
+
 /* Learn from a round with n_rows rows of the target. draft_s: measured seconds of proposing; rest_s: of
  * everything else. expected_draft_s: by the drafters' cost models; 0 without drafting, below 0 if not known
  * yet. Call before sd_throughput_add of the same round. */

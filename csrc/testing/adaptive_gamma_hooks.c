@@ -21,12 +21,13 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-/* (adaptive, n_missed=0): start a session. n_missed: prompt tokens that a paused drafter has not read. */
+/* (adaptive, n_missed=0, n_slots=1): start a session. n_missed: prompt tokens that a paused drafter has not
+ * read. */
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     sd_adaptive_gamma* a;
-    int n_missed = 0;
-    if (!PyArg_ParseTuple(args, "O&|i", played, &a, &n_missed)) return NULL;
-    sd_adaptive_gamma_start(a, a->throughput.target.expert_reads, a->drafter.n_extra);
+    int n_missed = 0, n_slots = 1;
+    if (!PyArg_ParseTuple(args, "O&|ii", played, &a, &n_missed, &n_slots)) return NULL;
+    sd_adaptive_gamma_start(a, a->throughput.target.expert_reads, a->drafter.n_extra, n_slots);
     if (n_missed > 0 && sd_adaptive_gamma_paused(a))
         sd_drafter_schedule_misses(&a->drafter.schedule, n_missed);
     return Py_NewRef(Py_None);
@@ -42,6 +43,14 @@ PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args) {
     sd_throughput_begin(&a->throughput, n_open);
     sd_drafter_policy_plan(&a->drafter, &a->throughput, gamma);
     return PyLong_FromLong(sd_drafter_policy_begin(&a->drafter, &a->throughput, gamma, n_rows));
+}
+
+/* (adaptive, i): does the round draft for sequence i? */
+PyObject* sd_hook_adaptive_gamma_asks(PyObject* module, PyObject* args) {
+    sd_adaptive_gamma* a;
+    int i;
+    if (!PyArg_ParseTuple(args, "O&i", played, &a, &i)) return NULL;
+    return PyBool_FromLong(sd_drafter_policy_asks(&a->drafter, &a->throughput, i));
 }
 
 /* (adaptive, confidences of a chain, is the last only examined, expected=0): does another draft token pay,

@@ -91,6 +91,8 @@ PyMethodDef sd_testing_functions[] = {
      "Describe what a target's rows read."},
     {"_adaptive_gamma_start", sd_hook_adaptive_gamma_start, METH_VARARGS, "Start a session."},
     {"_adaptive_gamma_begin", sd_hook_adaptive_gamma_begin, METH_VARARGS, "Start a round: does it draft?"},
+    {"_adaptive_gamma_asks", sd_hook_adaptive_gamma_asks, METH_VARARGS,
+     "Does the round draft for a sequence?"},
     {"_adaptive_gamma_pays", sd_hook_adaptive_gamma_pays, METH_VARARGS, "Does another draft token pay?"},
     {"_adaptive_gamma_end", sd_hook_adaptive_gamma_end, METH_VARARGS, "End a round."},
     {"_alloc_fail_after", alloc_fail_after, METH_O, "Let n more allocations succeed; negative: all."},

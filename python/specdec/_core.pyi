@@ -483,8 +483,8 @@ class AdaptiveGamma:
 
     def copy(self) -> AdaptiveGamma:
         """Return a copy."""
-    def view(self) -> AdaptiveGammaView:
-        """Return the learned state in units."""
+    def view(self, n_sequences: int = 1) -> AdaptiveGammaView:
+        """Return the learned state for rounds of so many sequences."""
 
 def tensor_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Shape of every tensor of a configuration, by canonical name."""

@@ -63,6 +63,12 @@ class Round:
     experts: float = 0.0
     """Mean number of experts read per layer of a mixture-of-experts target; in a batch, for the whole batch.
     0 for a model without experts, and if the prefill processed all tokens of the round."""
+    planned: int = 0
+    """``gamma="auto"``: the number of draft tokens with the highest expected speed; -1 while drafting is
+    paused. 0 without it."""
+    gain: float = 0.0
+    """``gamma="auto"``: this speed relative to plain decoding, for the whole batch; 1 while drafting is
+    paused. 0 without it."""
 
     @property
     def n_drafted(self) -> int:
@@ -143,6 +149,7 @@ class Round:
             found.integer("index", minimum=0), tuple(drafted), tuple(parents), tuple(path), tuple(tokens),
             found.integer("kept", minimum=0, maximum=len(path) + 1), tuple(betas),
             *(found.amount(name, below=MAX_TIME) for name in amounts),
+            found.integer("planned", minimum=-1, default=0), found.amount("gain", 0.0),
         )  # fmt: skip
         rows = round_.rows
         steps = zip([0, *path], path, strict=False)
@@ -166,7 +173,8 @@ TraceRow: TypeAlias = Literal["round", "token"]
 """Row type of `Trace.to_pandas`."""
 _ROUND_COLUMNS: Final = (
     "index", "drafted", "accepted", "n_drafted", "n_accepted", "parents", "path", "token", "tokens", "kept",
-    "origin", "betas", "draft_s", "verify_s", "other_s", "experts",
+    "origin", "betas", "draft_s", "verify_s", "other_s", "experts", "planned",
+    "gain",
 )  # fmt: skip
 _TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 

@@ -17,7 +17,7 @@ class World:
     """Simulated costs of rounds and acceptance of a draft."""
 
     verify: Callable[[int], float]  # seconds of a round with M rows, without drafting
-    cost: float  # seconds of a step of the draft
+    cost: float  # seconds of a step of the draft for one sequence
     levels: list[tuple[float, float, float]]
     """(share, confidence, chance): how often a draft token has a confidence, and its chance of acceptance."""
     looks: bool = False  # whether the draft may look at a token before it proposes it
@@ -33,10 +33,17 @@ class World:
     def alpha(self) -> float:
         return sum(share * chance for share, _, chance in self.levels)
 
-    def fixed_rate(self, gamma: int) -> float:
-        """Tokens per second with this gamma, by equation (1)."""
-        verify_s = self.verify((gamma + 1) * (1 + (self.extra_tokens if gamma else 0)))
-        return sum(self.alpha**k for k in range(gamma + 1)) / (verify_s + gamma * self.cost)
+    together: float = 1.0
+    """Share of this time that each further sequence of a step adds."""
+
+    def step(self, n_sequences: int) -> float:
+        """Seconds of a step of the draft."""
+        return self.cost * (1.0 + self.together * (n_sequences - 1)) if n_sequences else 0.0
+
+    def fixed_rate(self, gamma: int, n: int = 1) -> float:
+        """Tokens per second of `n` sequences with this gamma, by equation (1)."""
+        verify_s = self.verify(n * (gamma + 1) * (1 + (self.extra_tokens if gamma else 0)))
+        return n * sum(self.alpha**k for k in range(gamma + 1)) / (verify_s + gamma * self.step(n))
 
     @property
     def plain_rate(self) -> float:
@@ -74,13 +81,15 @@ class Play:
 
     def round(self, n_sequences: int = 1) -> None:
         drafting = _core._adaptive_gamma_begin(self.learned, n_sequences, self._gamma)
-        drafts = [self._chain(drafting and self._has_drafted) for _ in range(n_sequences)]
-        chains = [chain for chain, _ in drafts]
-        n_rows = sum(len(chain[0]) + 1 for chain in chains)
-        n_steps = sum(max(len(chain[0]), chain[2]) for chain in chains)
-        n_tokens = sum(chain[1] + 1 for chain in chains)
+        asks = [drafting and bool(_core._adaptive_gamma_asks(self.learned, i)) for i in range(n_sequences)]
+        drafts = [self._chain(asked and self._has_drafted) for asked in asks]
+        chains = [chain for (chain, _), asked in zip(drafts, asks, strict=True) if asked or not drafting]
+        n_rows = n_sequences + sum(len(chain[0]) for chain in chains)
+        steps = [max(len(chain[0]), chain[2]) for chain in chains]
+        n_tokens = n_sequences + sum(chain[1] for chain in chains)
         n_extra = self.world.extra_tokens if drafting else 0
-        draft_s, rest_s = n_steps * self.world.cost, self.world.verify(n_rows * (1 + n_extra))
+        draft_s = sum(self.world.step(sum(n > k for n in steps)) for k in range(max(steps, default=0)))
+        rest_s = self.world.verify(n_rows * (1 + n_extra))
         self._has_drafted = bool(drafting) or not self.world.extra_tokens
         _core._adaptive_gamma_end(
             self.learned, tuple(chains), n_tokens, draft_s * self._noise(), rest_s * self._noise()

@@ -183,6 +183,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     for (int k = 0; k < n; k++) {
         sd_proposal* p = &proposals[k];
         if (!may_draft(p, i)) continue;
+        if (d->options.adaptive && !sd_drafter_policy_asks(&in->policy, &d->throughput, k)) continue;
         int budget = budget_for(d, i, p), slot = in->round.n_asked;
         if (budget < 1 || !sd_proposal_may_draft(p, 0)) continue;
         double new = d->options.adaptive ? sd_drafter_policy_new_share(&in->policy, d->best[k]) : 1.0;

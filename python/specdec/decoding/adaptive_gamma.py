@@ -48,8 +48,11 @@ class AdaptiveGamma:
     Everything is learned during decoding: acceptance by the draft's confidence and the position in the round;
     seconds of the target by its rows, t(M), and of the draft by its steps; and lambda. Where plain decoding
     is as fast, rounds are plain, in stretches that grow from 32 to 4096 times the cost of a proposal, with a
-    few trial rounds after each. A paused draft first processes the tokens it has missed, so trials happen at
-    the start of a text, or when one in two hundred tokens' time has paid for that.
+    few trial rounds after each, in which an eighth of a batch drafts (at least four sequences). A paused
+    draft first processes the tokens it has missed, so trials happen at the start of a text, or when one in
+    two hundred tokens' time has paid for that. Estimates that depend on the number of sequences in a round
+    are kept apart for 1, 2 to 3, 4 to 7, and so on. `Round.planned` and `Round.gain` record each round's
+    plan.
 
     All calls of ``generate(..., gamma="auto")`` in a process share estimates, kept separately for each
     target, draft, temperature, rule and number of threads. Your own `AdaptiveGamma` has separate estimates,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 
@@ -155,10 +155,14 @@ class NewText:
         self._n_read = 0  # decoded tokens
         self._whole = False  # whether the decoder has been flushed
 
-    def extend(self, tokens: Iterable[int], *, complete: bool = False) -> int:
+    def extend(self, tokens: Sequence[int], *, complete: bool = False) -> int:
         """Add tokens up to where the text ends (`complete`: its constraint is satisfied); return how many."""
         if self.finish_reason is not None:
             raise ValueError("the text has already ended")
+        inside = len(self.tokens) + len(tokens) < self._limit and not complete
+        if inside and not self._rules.strings and self._rules.ids.isdisjoint(tokens):  # the usual case
+            self.tokens += tokens
+            return len(tokens)
         n_before = len(self.tokens)
         for token in tokens:
             self.tokens.append(token)
