@@ -30,13 +30,14 @@ PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10, [5, 17, 3, 8]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model in these types, and a draft that often agrees with it: the same model in int4."""
+    """A model in these types, with prompts in rows, and a draft that often agrees: the same in int4."""
     folder, made = tmp_path_factory.mktemp("types"), dict[tuple[str, ...], Any]()
 
     def of(types: tuple[str, ...]) -> tuple[specdec.Model, specdec.Model]:
         if types not in made:
             path = write(folder / f"{len(made)}.gguf", types)
-            made[types] = tuple(specdec.load(path, dtype, tokenizer=False) for dtype in (None, "int4"))
+            how: Any = {"tokenizer": False, "prefill": "rows"}
+            made[types] = tuple(specdec.load(path, dtype, **how) for dtype in (None, "int4"))
         return made[types]
 
     return of
