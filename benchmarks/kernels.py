@@ -153,7 +153,7 @@ def _matrices(config: dict[str, Any]) -> dict[str, int]:
 def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> int:
     """Return the bytes of keys and values of n_tokens."""
     per_token = 2 * config["n_layer"] * config["n_kv_head"] * config["d_head"]
-    return per_token * n_tokens * NUMBER_BYTES[cache_dtype]
+    return int(per_token * n_tokens * NUMBER_BYTES[cache_dtype])
 
 
 # -------------------------------------------------------------------------------------------- forward
@@ -298,7 +298,7 @@ def _compared(
 def attention_options(options: Options) -> None:
     options.many("--lengths", int, [128, 1024, 4096])
     options.many("--rows", int, [1, 5, 9])
-    options.many("--cache-dtypes", str, ["f32", "bf16"], choices=("f32", "bf16"))
+    options.many("--cache-dtypes", str, ["f32", "bf16", "int8"], choices=("f32", "bf16", "int8"))
     options.repeats(15)
 
 

@@ -32,7 +32,7 @@ FILE_BYTES = WEIGHT_BYTES | {
     **{"q2_k": 84 / 256, "q3_k": 110 / 256, "q4_k": 144 / 256, "q5_k": 176 / 256, "q6_k": 210 / 256},
     "iq4_xs": 136 / 256,
 }
-NUMBER_BYTES = {"f32": 4, "bf16": 2}
+NUMBER_BYTES = {"f32": 4, "bf16": 2, "int8": 34 / 32}
 
 #: Does the work and returns wall clock seconds and CPU seconds of all threads.
 Job: TypeAlias = Callable[[], tuple[float, float]]

@@ -46,9 +46,9 @@ def paper_pair(args: argparse.Namespace, report: Report) -> None:
     """Table 2 of the paper for its GPT-like pair in each number format, then other drafts of that target.
 
     alpha follows Corollary 3.6 on tokens that the target generates (section 4.2); the expected speed-up
-    follows Theorem 3.8. 4-grams are counted on the target's text at temperature 1. For other engines see
-    `peers-pairs
-    --pairs embedded+embedded-draft` and `peers-exact --target embedded`.
+    follows Theorem 3.8, above temperature 0 with the tokens of block verification. 4-grams are counted on the
+    target's text at temperature 1. For other engines see `peers-pairs --pairs embedded+embedded-draft` and
+    `peers-exact --target embedded`.
     """
     prompts: Any = list(PROMPTS)
     columns = {

@@ -790,7 +790,7 @@ def test_bad_ids(make_llama, ids, message):
 
 
 BAD_ARGUMENTS = {
-    "dtype": ["f16", "F32", "", 4, ["f32"]], "cache_dtype": ["int8", "BF16", 4], "prefill": ["tile", None],
+    "dtype": ["f16", "F32", "", 4, ["f32"]], "cache_dtype": ["int4", "BF16", 4], "prefill": ["tile", None],
     "n_threads": [0, -1, 65, 1.5, True, "2"],
 }  # fmt: skip
 
@@ -818,7 +818,7 @@ def mixed(name: str) -> dict[str, str]:
         ("BF16", None, None, ("bf16", "bf16")), ("BF16", "f32", None, ("f32", "f32")),
         ("BF16", None, "f32", ("bf16", "f32")), ("F32", "bf16", None, ("bf16", "bf16")),
         ("F32", "int8", None, ("int8", "bf16")), ("F16", "int4", "f32", ("int4", "f32")),
-        ("F32", "f32", "bf16", ("f32", "bf16")), (mixed(""), None, None, ("bf16", "bf16")),
+        ("F32", "f32", "int8", ("f32", "int8")), (mixed(""), None, None, ("bf16", "bf16")),
         (mixed("lm_head.weight"), None, None, ("f32", "f32")),
     ],
     ids=range(11),

@@ -144,13 +144,14 @@ ATTENTION: dict[str, Any] = LLAMA | {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("cache", ["bf16", "int8"])
 @pytest.mark.parametrize("n_ids", [70, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "switches",
     [{}, {"sliding_window": 40}, {"alibi": [0.5, 0.25, 0.125, 0.0625], "score_scales": [0.4]}],
     ids=str,
 )
-def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: int) -> None:
+def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: int, cache: str) -> None:
     """The norm leaves embeddings at ±1; after the attention come an MLP that adds nothing and no norm."""
     config = ATTENTION | switches
     tensors = random_tensors(config)
@@ -168,6 +169,7 @@ def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: in
 
     x = tensors["token_embedding"][ids]
     q, k, v = (times(x, f"layers.0.attn_{part}").reshape(n_ids, -1, 24) for part in "qkv")
+    k, v = (reference.formats.stored(part.reshape(-1, 24), cache).reshape(part.shape) for part in (k, v))
     distance = np.subtract.outer(np.arange(n_ids), np.arange(n_ids))
     seen = (distance >= 0) & (distance < (config["sliding_window"] or n_ids))
     scale = config.get("score_scales", [24**-0.5])[0]
@@ -179,7 +181,8 @@ def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: in
         attended[:, head] = reference.attention_in_tiles(*qkv, seen, scale, biases)
     x = x + times(attended.reshape(n_ids, -1), "layers.0.attn_out")
     expected = reference.product(x, tensors["head"], "bf16", "tiles")
-    assert np.array_equal(prompt_logits(model_of(config, tensors), ids), expected)
+    model = build(config, tensors, dtype="bf16", cache_dtype=cache, prefill="tiles")
+    assert np.array_equal(prompt_logits(model, ids), expected)
 
 
 def test_attention_of_a_cache_in_f32_rounds_what_it_reads() -> None:

@@ -463,7 +463,7 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
         first.cached_size(target.core)
 
 
-@pytest.mark.parametrize("cache_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("cache_dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_switch_of_a_model(variant: str, cache_dtype: Any) -> None:
     """Windows, biases of positions, mixtures of experts and the others: a text continues bit for bit."""

@@ -7,7 +7,7 @@ probabilities, and the weights and point masses that a session would pass (``wei
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,16 +19,20 @@ from hypothesis import strategies as st
 from exact import (
     Conditional,
     DisprovedError,
+    Drafts,
     Probs,
     Proposal,
     Rule,
     Tokens,
     alternating,
+    cells,
+    chain_distribution,
     chosen,
     drafts,
     first_tokens,
     independent,
     outcome_distribution,
+    question,
     round_distribution,
     rows_after,
     without_replacement,
@@ -327,6 +331,46 @@ def test_verification_of_whole_chains_keeps_at_least_as_many_drafts(pair: str, r
         assert np.all(whole.accepted >= standard.accepted - 1e-12)
         if pair in ("plain", "temperatures"):
             assert whole.accepted.sum() > standard.accepted.sum() + 1e-3
+
+
+def shaped_by_draws(draft: Conditional) -> Iterator[tuple[Drafts, list[int]]]:
+    """Draft trees, with their parents, that grow where the tokens drawn before say, as adaptive drafts do."""
+
+    def parent_of_next(prefixes: Sequence[Tokens]) -> int | None:
+        tokens = [prefix[-1] if prefix else -1 for prefix in prefixes]
+        if len(tokens) < 3:
+            return 1 if len(tokens) == 2 and tokens[1] else 0
+        return (2, 0, None)[tokens[2]] if len(tokens) == 3 else 3 if len(tokens) == 4 and tokens[3] else None
+
+    def grow(
+        prefixes: list[Tokens], parents: list[int], rows: list[Probs], probability: float
+    ) -> Iterator[tuple[Drafts, list[int]]]:
+        parent = parent_of_next(prefixes)
+        if parent is None:
+            tokens = [prefix[-1] if prefix else 0 for prefix in prefixes]
+            yield Drafts(tokens, prefixes, np.array(rows), probability), parents
+            return
+        row = draft(prefixes[parent])
+        for token in np.flatnonzero(row):
+            extended = [*prefixes, (*prefixes[parent], int(token))]
+            yield from grow(extended, [*parents, parent], [*rows, row], probability * float(row[token]))
+
+    yield from grow([()], [-1], [np.zeros_like(draft(()))], 1.0)
+
+
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+def test_the_shape_of_a_tree_may_depend_on_the_tokens_drawn_before(rule: str) -> None:
+    """A second draft token beside the first may even depend on the tokens below the first."""
+    target, draft = models("temperatures", 3, with_core=True)
+    outputs: dict[Tokens, float] = {}
+    found = list(shaped_by_draws(draft))
+    assert {(-1, 0, 1, 0, 3), (-1, 0, 1, 2, 3), (-1, 0, 0)} < {tuple(parents) for _, parents in found}
+    for tree, parents in found:
+        for box in cells(partial(verify_core, rule=rule), *question(tree, parents, target)):
+            output = (*(tree.tokens[node] for node in box.path), box.token)
+            outputs[output] = outputs.get(output, 0.0) + tree.probability * box.probability
+    got, wanted = first_tokens(outputs, target, 5), chain_distribution(target, 5)
+    np.testing.assert_allclose([got[key] for key in wanted], list(wanted.values()), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", ["left", "right", "both", "interleaved"])

@@ -54,7 +54,7 @@ def stored(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return tensors, formats
 
 
-@pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16"])
+@pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16", "int8"])
 @pytest.mark.parametrize("types", [TYPES["mixture"], *MIXTURES], ids="-".join)
 def test_logits_have_the_bits_of_the_specification(
     tmp_path: Path, types: tuple[str, ...], cache: str
@@ -70,7 +70,7 @@ def test_logits_have_the_bits_of_the_specification(
     assert np.median(np.abs(expected - near)) < 0.01 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16"])
+@pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16", "int8"])
 @pytest.mark.parametrize("config", CONFIGS, ids=len)
 def test_one_format_and_experts(config: dict[str, Any], cache: str) -> None:
     tensors, ids = random_tensors(config), np.random.default_rng(3).integers(0, 101, 23).tolist()

@@ -46,7 +46,7 @@ specdec.ray.generate("target", "draft", ["Once"], "out", n=2)  # expected: error
 specdec.ray.sweep("target", {"small": "draft"}, ["Once"], "out", seed=1, top_k=4)
 specdec.ray.sweep("target", {"small": "draft"}, ["Once"], "out", top_k="all")  # expected: error
 specdec.load("model", "int3")  # expected: error
-specdec.load("model", cache_dtype="int8")  # expected: error
+specdec.load("model", cache_dtype="int4")  # expected: error
 specdec.drafts.StaticTree([2, 1], how="nonsense")  # expected: error
 specdec.nonsense  # expected: error
 if one.finish_reason == "nonsense":  # expected: error

@@ -23,7 +23,7 @@ def ids(n: int = N_IDS, seed: int = 5) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="module", params=["f32", "bf16"])
+@pytest.fixture(scope="module", params=["f32", "bf16", "int8"])
 def model(request: pytest.FixtureRequest) -> Model:
     return build(CONFIG, random_tensors(CONFIG), dtype=request.param, cache_dtype=request.param)
 

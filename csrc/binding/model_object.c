@@ -29,9 +29,9 @@ static int numbers_from(const char* dtype, const char* cache_dtype, const char* 
                         sd_numbers* numbers) {
     if (sd_engine_from(prefill, "prefill", &numbers->prefill) < 0) return -1;
     if (sd_format_from(dtype, "dtype", &numbers->weights) < 0) return -1;
-    if (strcmp(cache_dtype, "f32") != 0 && strcmp(cache_dtype, "bf16") != 0)
-        return sd_refuse("cache_dtype is \"%s\", expected \"f32\" or \"bf16\"", cache_dtype);
-    return sd_format_from(cache_dtype, "cache_dtype", &numbers->cache);
+    numbers->cache = sd_word_index(cache_dtype, sd_format_names, SD_FORMAT_INT4);
+    if (numbers->cache < SD_FORMAT_INT4) return 0;
+    return sd_refuse("cache_dtype is \"%s\", expected \"f32\", \"bf16\" or \"int8\"", cache_dtype);
 }
 
 /* Read the blocks of packed weights, one each for a model and its encoder. */

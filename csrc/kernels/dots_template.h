@@ -14,6 +14,7 @@
 void NAME(sdk_dots)(sd_kernels* table) {
     table->prepare[SD_ROWS_CODES] = NAME(prepare_codes);
     table->prepare[SD_ROWS_HALVES] = NAME(prepare_halves);
+    table->to_int8 = NAME(to_int8);
     table->panel[SD_FORMAT_INT8] = NAME(panel_int8);
     table->panel[SD_FORMAT_INT4] = NAME(panel_int4);
     SD_CODED_FORMATS(SET_PANEL)

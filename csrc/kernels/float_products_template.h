@@ -38,6 +38,52 @@ INLINE void values_block(const int n_rows, const int n_halves, const float* x, p
     float_block(n_rows, n_halves, 1, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
 }
 
+/* Values of an int8 cache: blocks of 32 slots, [32][32] codes and then the slots' scales in f16. `half`: the
+ * first half, if n_halves is 1. A weight is multiplied with its slot's scale, rounded, then with codes. */
+INLINE void codes_block(const int n_rows, const int n_halves, const int half, const float* x, ptrdiff_t chunk,
+                        const char* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
+    vec sum[MAX_ROWS][2];
+    FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
+    for (; n_k > 0; n_k -= SD_BLOCK, x += chunk, panel += SD_INT8_BLOCK_BYTES) {
+        int n_here = n_k < SD_BLOCK ? n_k : SD_BLOCK;
+        const uint16_t* scales = (const uint16_t*)(const void*)(panel + SD_BLOCK * SD_PANEL);
+        float scale[SD_BLOCK], scaled[MAX_ROWS * SD_BLOCK];
+        for (int i = 0; i < SD_BLOCK; i += UNIT_LANES) u_store(scale + i, u_half(scales + i));
+        for (int i = 0; i < SD_BLOCK; i += SD_LANES) {
+            vec of_slots = v_load(scale + i);
+            FOR_ROWS v_store(scaled + m * SD_BLOCK + i, v_mul(v_load(x + m * SD_BLOCK + i), of_slots));
+        }
+        _Pragma("GCC unroll 4") for (int k = 0; k < n_here; k++) {
+            if (k % (4 / n_halves) == 0) request(fetch);
+            const int8_t* codes = (const int8_t*)panel + k * SD_PANEL + half * SD_LANES;
+            vec w[2];
+            FOR_HALVES w[h] = v_wide_int8(codes + SD_LANES * h);
+            FOR_ROWS {
+                vec b = v_set1(scaled[m * SD_BLOCK + k]);
+                FOR_HALVES sum[m][h] = v_fma(b, w[h], sum[m][h]);
+            }
+        }
+        request(fetch);
+    }
+    FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
+}
+
+/* As BOTH_HALVES: the scales do not move with the half. */
+INLINE void codes_blocks(const int rows, const block_args* a, int first) {
+    ptrdiff_t chunk = (ptrdiff_t)a->n_all * SD_BLOCK;
+    const float* x = (const float*)(const void*)a->x + (ptrdiff_t)a->k * a->n_all + first * SD_BLOCK;
+    float* y = a->y + first * a->ldy;
+    ahead fetch = a->fetch;
+    if (rows <= MAX_ROWS_WIDE) {
+        codes_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, 0, x, chunk, a->panel, a->n_k, &fetch, a->add, y,
+                    a->ldy);
+    } else {
+        for (int half = 0; half < 2; half++)
+            codes_block(rows, 1, half, x, chunk, a->panel, a->n_k, &fetch, a->add, y + half * SD_LANES,
+                        a->ldy);
+    }
+}
+
 /* -------------------------------------------------------------------------------------- bf16 */
 
 /* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed, as the
@@ -108,16 +154,17 @@ INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
     }
 }
 
-#define DEFINE_FLOAT_BLOCKS(rows, _)                                      \
-    static void f32_##rows(const block_args* a, int first) {              \
-        BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)           \
-    }                                                                     \
-    static void values_##rows(const block_args* a, int first) {           \
-        BOTH_HALVES(values_block, rows, SD_BLOCK, uint16_t, SD_LANES)     \
-    }                                                                     \
-    static void bf16_##rows(const block_args* a, int first) {             \
-        BOTH_HALVES(direct_block, rows, SD_BLOCK, uint16_t, 2 * SD_LANES) \
-    }                                                                     \
+#define DEFINE_FLOAT_BLOCKS(rows, _)                                                           \
+    static void f32_##rows(const block_args* a, int first) {                                   \
+        BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)                                \
+    }                                                                                          \
+    static void values_##rows(const block_args* a, int first) {                                \
+        BOTH_HALVES(values_block, rows, SD_BLOCK, uint16_t, SD_LANES)                          \
+    }                                                                                          \
+    static void codes_##rows(const block_args* a, int first) { codes_blocks(rows, a, first); } \
+    static void bf16_##rows(const block_args* a, int first) {                                  \
+        BOTH_HALVES(direct_block, rows, SD_BLOCK, uint16_t, 2 * SD_LANES)                      \
+    }                                                                                          \
     static void keeping_##rows(const block_args* a, int first) { keeping_blocks(rows, a, first); }
 #if FLUSHES_ALL
 #define DEFINE_WIDENED_BLOCK(rows, _)
@@ -138,11 +185,13 @@ ROWS_UP_TO(MAX_ROWS, DEFINE_WIDENED_BLOCK, )
 
 static const block_fn f32_blocks[] = FUNCTIONS(MAX_ROWS, f32);
 static const block_fn values_blocks[] = FUNCTIONS(MAX_ROWS, values);
+static const block_fn codes_blocks_of[] = FUNCTIONS(MAX_ROWS, codes);
 static const block_fn bf16_blocks[] = FUNCTIONS(MAX_ROWS, bf16);
 static const block_fn keeping_blocks_of[] = FUNCTIONS(MAX_ROWS, keeping);
 static const block_fn widened_blocks[] = FUNCTIONS(MAX_ROWS, WIDENED);
 static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 192, SD_FORMAT_F32};
 static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32};
+static const block_set codes_set = {codes_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_F32};
 static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
 static const block_set keeping_set = {keeping_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK,
                                       SD_FORMAT_BF16};
@@ -185,4 +234,8 @@ static void NAME(add_values_f32)(int n_rows, const float* x, const void* panel, 
 static void NAME(add_values_bf16)(int n_rows, const float* x, const void* panel, int n_in, float* y,
                                   ptrdiff_t ldy) {
     multiply(&values_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, 0, 1, y, ldy);
+}
+static void NAME(add_values_int8)(int n_rows, const float* x, const void* panel, int n_in, float* y,
+                                  ptrdiff_t ldy) {
+    multiply(&codes_set, n_rows, x, panel, n_in, SD_INT8_BLOCK_BYTES, 0, 1, y, ldy);
 }

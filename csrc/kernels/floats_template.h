@@ -325,6 +325,7 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(pair_rows);
     SET(add_values_f32);
     SET(add_values_bf16);
+    SET(add_values_int8);
     SET(to_bf16);
     SET(rms_norm);
     SET(layer_norm);

@@ -133,6 +133,12 @@ typedef struct sd_kernels {
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
     void (*add_values_f32)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     void (*add_values_bf16)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
+    /* The same with fma(x[m, k] · scale[k], code[k, j], y[m, j]), whose first product is rounded. values: for
+     * each 32 of k [32][SD_PANEL] codes in int8, then [32] scales in f16. */
+    void (*add_values_int8)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
+    /* Quantize x [n], n <= 32, borrowed, as the weights of int8 are: writes codes [32], with zeros after the
+     * n-th, and returns the scale in f16. If a number or the scale is not finite, the scale is infinite. */
+    uint16_t (*to_int8)(int n, const float* x, int8_t* codes);
     /* y = x rounded to bf16, nearest even, subnormals flushed to 0; [n] */
     void (*to_bf16)(int n, const float* x, uint16_t* y);
 

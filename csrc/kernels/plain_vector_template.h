@@ -20,6 +20,11 @@ static inline vec v_every_bf16(const uint16_t* p, int step) {
 }
 #define v_even_bf16(p) v_every_bf16(p, 2)
 #define v_odd_bf16(p) v_every_bf16((p) + 1, 2)
+static inline vec v_wide_int8(const int8_t* p) {
+    float f[SD_LANES];
+    for (int i = 0; i < SD_LANES; i++) f[i] = (float)p[i];
+    return v_load(f);
+}
 static inline vec v_wide_bf16(const uint16_t* p) {
     float f[SD_LANES];
     for (int i = 0; i < SD_LANES; i++) f[i] = sd_float_from_bf16(p[i]);

@@ -10,17 +10,23 @@ INLINE int block_exponent(float largest) {
     return exponent > 100 ? 100 : exponent; /* larger values saturate: the sum must stay finite */
 }
 
+/* Load n numbers, up to 32, and zeros after them. */
+INLINE void load_block(const float* x, int n, vec* a, vec* b) {
+    *b = v_set1(0.0f);
+    if (n == SD_BLOCK) {
+        *a = v_load(x), *b = v_load(x + SD_LANES);
+    } else {
+        *a = load_some(x, n < SD_LANES ? n : SD_LANES);
+        if (n > SD_LANES) *b = load_some(x + SD_LANES, n - SD_LANES);
+    }
+}
+
 /* Quantize one block of n numbers, up to 32. with_halves, here and below, is constant where this is inlined;
  * if it is 0, `halves` is not written. */
 INLINE void quantize(const int with_halves, const float* x, int n, int8_t* codes, sd_row_block* block,
                      sd_row_halves* halves) {
-    vec a, b = v_set1(0.0f);
-    if (n == SD_BLOCK) {
-        a = v_load(x), b = v_load(x + SD_LANES);
-    } else {
-        a = load_some(x, n < SD_LANES ? n : SD_LANES);
-        if (n > SD_LANES) b = load_some(x + SD_LANES, n - SD_LANES);
-    }
+    vec a, b;
+    load_block(x, n, &a, &b);
     float largest = v_largest_abs(v_max(v_abs(a), v_abs(b)));
     int is_zero = largest < 0x1p-100f, e = is_zero ? 0 : block_exponent(largest);
     vec factor = v_set1(is_zero ? 0.0f : sd_float_from_bits((uint32_t)(127 - e) << 23));
@@ -88,4 +94,20 @@ static void NAME(prepare_codes)(sd_part part, const float* x, ptrdiff_t ldx, int
 
 static void NAME(prepare_halves)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     prepare_quantized(1, part, x, ldx, n_in, out);
+}
+
+static uint16_t NAME(to_int8)(int n, const float* x, int8_t* codes) {
+    uint32_t found = 0; /* the sign bit is set by an exponent of all ones */
+    for (int i = 0; i < n; i++) found |= (sd_bits_of_float(x[i]) & 0x7fffffffu) + 0x00800000u;
+    vec a, b;
+    load_block(x, n, &a, &b);
+    uint16_t infinite = 0x7c00,
+             scale = found >> 31 ? infinite
+                                 : sd_f16_from_float(v_largest_abs(v_max(v_abs(a), v_abs(b))) / 127.0f);
+    memset(codes, 0, SD_BLOCK);
+    if (scale == 0 || scale == infinite) return scale;
+    vec inverse = v_set1(1.0f / sd_float_from_f16(scale));
+    int sums[2];
+    v_store_int8(codes, v_mul(a, inverse), v_mul(b, inverse), sums);
+    return scale;
 }

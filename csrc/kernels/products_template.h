@@ -2,7 +2,7 @@
  *
  * Included after base_template.h. Products of floats and of codes use, besides the vector of 16 floats,
  *   v_even_bf16(p), v_odd_bf16(p)   first or second elements of 16 pairs of bf16 at p, widened
- *   v_wide_bf16(p)                  16 bf16 at p, widened
+ *   v_wide_bf16(p), v_wide_int8(p)  16 bf16 or int8 at p, widened
  *   FLUSHED(statement)              run it with v_fma_flush flushing subnormals to zero
  *   FLUSHES_ALL                     1: in it v_fma flushes too; 0: only v_fma_flush
  *   unit, iunit                     UNIT_LANES (16 or 8) floats or int32; u_zero, u_set1, u_sub, u_fma,

@@ -142,11 +142,12 @@ def _distribution(draws: Draws) -> Case:
     settings["temperature"] = 1.0 if settings["temperature"] < 0.1 else settings["temperature"]
     settings |= draws.fields(gamma=(0.7, 1, 2, 3, 6, "auto"), transform=(0.15, *TRANSFORMS))
     rule = draws.weighted(
-        **{"rejection": 5, "block": 1, "traversal": 2, "coupled": 1, "k-sequential": 1, "classical": 1}
-    )
-    if rule != "rejection":
+        **{"auto": 3, "rejection": 3, "block": 1, "traversal": 1, "coupled": 1, "k-sequential": 1,
+           "classical": 1}
+    )  # fmt: skip
+    if rule != "auto":
         settings["verify"] = rule
-    elif draws.chance(0.4):
+    if rule in ("auto", "rejection") and draws.chance(0.4):
         settings["lenience"] = draws.one(0.99, 0.9, 0.5, 0.2)
     if draws.chance(0.25):
         greedy = draws.chance(0.4)

@@ -121,10 +121,10 @@ def may_be_refused(case: dict[str, Any]) -> bool:
     """Return whether the documentation says that something in a case is rejected."""
     settings, draft = case["settings"], case["draft"]
     found = list(descriptions(draft))
-    rule = settings.get("verify", "rejection")
+    rule = settings.get("verify", "auto")
     if rule in ("block", "k-sequential") and any(map(may_branch, found)):
         return True
-    if settings.get("lenience", 1.0) < 1.0 and rule != "rejection":
+    if settings.get("lenience", 1.0) < 1.0 and rule not in ("auto", "rejection"):
         return True
     if any(one.get("habit") in ("long", "raise") for one in found):
         return True

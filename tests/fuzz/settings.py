@@ -102,11 +102,12 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
     if draws.chance(0.15):
         found["draft_sampling"] = {"temperature": 0.0} if draws.chance(0.3) else draw_sampling(draws, n_vocab)
     rule = draws.weighted(
-        **{"rejection": 4, "block": 1, "traversal": 2, "coupled": 3, "k-sequential": 1, "classical": 1}
-    )
-    if rule != "rejection":
+        **{"auto": 3, "rejection": 2, "block": 1, "traversal": 1, "coupled": 3, "k-sequential": 1,
+           "classical": 1}
+    )  # fmt: skip
+    if rule != "auto":
         found["verify"] = rule
-    elif draws.chance(0.15):
+    if rule in ("auto", "rejection") and draws.chance(0.15):
         found["lenience"] = draws.one(0.99, 0.5, 0.1, 1e-6)
     if draws.chance(0.04):
         name = draws.choice(list(EXTREMES))

@@ -19,7 +19,7 @@ Tensors = dict[str, NDArray[np.float32]]
 DTYPES = ("f32", "bf16", "int8", "int4")
 
 # Number formats of matrices and cache: what `specdec.load` pairs, and the others where they cost little.
-FORMATS = [("f32", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("int8", "f32"), ("int4", "bf16")]
+FORMATS = [("f32", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("int8", "int8"), ("int4", "bf16")]
 
 LLAMA: dict[str, Any] = {
     "n_vocab": 101, "n_ctx": 256, "n_layer": 3, "n_head": 6, "n_kv_head": 2, "d_model": 48, "d_head": 8,

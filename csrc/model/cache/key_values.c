@@ -23,9 +23,17 @@ void sd_prefetch_share(const sd_prefetch_list* prefetch, int share, int n_shares
                 __builtin_prefetch(prefetch->from[p] + (ptrdiff_t)line * SD_LINE, 0, 2);
 }
 
-static size_t element_bytes(const sd_key_values* kv) { return kv->format == SD_FORMAT_F32 ? 4 : 2; }
+static size_t element_bytes(const sd_key_values* kv) {
+    return kv->format == SD_FORMAT_F32 ? 4 : kv->format == SD_FORMAT_BF16 ? 2 : 1;
+}
 static size_t key_panel_bytes(const sd_key_values* kv) {
     return sd_panel_bytes(kv->format, (size_t)kv->d_head);
+}
+
+/* Bytes of 32 columns of the values of n slots, in whole blocks of 32 slots. */
+static size_t value_bytes(const sd_key_values* kv, int n) {
+    size_t scales = kv->format == SD_FORMAT_INT8 ? SD_BLOCK * sizeof(uint16_t) : 0;
+    return (size_t)sd_matrix_panels(n) * (SD_BLOCK * SD_PANEL * element_bytes(kv) + scales);
 }
 
 /* Bytes of one head's keys, and of its values. */
@@ -33,7 +41,7 @@ static size_t keys_of_head(const sd_key_values* kv) {
     return (size_t)kv->n_slots / SD_PANEL * key_panel_bytes(kv);
 }
 static size_t values_of_head(const sd_key_values* kv) {
-    return (size_t)sd_value_panels(kv->d_head) * (size_t)kv->n_slots * SD_PANEL * element_bytes(kv);
+    return (size_t)sd_value_panels(kv->d_head) * value_bytes(kv, kv->n_slots);
 }
 
 sd_key_values sd_key_values_take(sd_arena* arena, sd_format format, int n_kv_head, int d_head, int n_slots) {
@@ -48,10 +56,18 @@ static char* key_panel(const sd_key_values* kv, int head, int p) {
     return kv->keys + (size_t)head * keys_of_head(kv) + at;
 }
 
-/* The 32 value columns of panel p in a slot. */
+/* The block of 32 slots with a slot's values of panel p, and its 32 columns there. */
+static char* value_block(const sd_key_values* kv, int head, int p, int slot) {
+    return kv->values + (size_t)head * values_of_head(kv) + (size_t)p * value_bytes(kv, kv->n_slots) +
+           value_bytes(kv, slot % kv->n_slots / SD_BLOCK * SD_BLOCK);
+}
 static char* value_row(const sd_key_values* kv, int head, int p, int slot) {
-    size_t row = (size_t)p * (size_t)kv->n_slots + (size_t)(slot % kv->n_slots);
-    return kv->values + (size_t)head * values_of_head(kv) + row * SD_PANEL * element_bytes(kv);
+    return value_block(kv, head, p, slot) + (size_t)(slot % SD_BLOCK) * SD_PANEL * element_bytes(kv);
+}
+
+/* int8: a slot's scale in a block of keys or values. */
+static uint16_t* scale_of(char* block, int slot) {
+    return (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL) + slot % SD_BLOCK;
 }
 
 const char* sd_key_panel(const sd_key_values* kv, int head, int p) { return key_panel(kv, head, p); }
@@ -68,6 +84,27 @@ static uint16_t* key_bf16(char* panel, int slot, int d) {
     return (uint16_t*)(void*)panel + ((size_t)(d / 2) * SD_PANEL + (size_t)(slot % SD_PANEL)) * 2 + d % 2;
 }
 
+/* int8: 4 codes of a slot's key, plus 128, from element d on, a multiple of 4. */
+static uint8_t* key_codes(char* panel, int slot, int d) {
+    return (uint8_t*)panel + (size_t)(d / SD_BLOCK) * SD_INT8_BLOCK_BYTES +
+           (size_t)(d % SD_BLOCK / 4 * SD_PANEL + slot % SD_PANEL) * 4;
+}
+static char* key_block(char* panel, int d) { return panel + (size_t)(d / SD_BLOCK) * SD_INT8_BLOCK_BYTES; }
+
+static void store_int8(const sd_key_values* kv, int head, int slot, const float* key, const float* value) {
+    const sd_kernels* k = sd_kernels_get();
+    char* panel = key_panel(kv, head, slot / SD_PANEL);
+    for (int d = 0; d < kv->d_head; d += SD_BLOCK) {
+        int n = kv->d_head - d < SD_BLOCK ? kv->d_head - d : SD_BLOCK;
+        int8_t codes[SD_BLOCK];
+        *scale_of(key_block(panel, d), slot) = k->to_int8(n, key + d, codes);
+        for (int i = 0; i < SD_BLOCK; i++)
+            key_codes(panel, slot, d + i / 4 * 4)[i % 4] = (uint8_t)(codes[i] + 128);
+        *scale_of(value_block(kv, head, d / SD_PANEL, slot), slot) = k->to_int8(n, value + d, codes);
+        memcpy(value_row(kv, head, d / SD_PANEL, slot), codes, sizeof codes);
+    }
+}
+
 void sd_key_values_store(const sd_key_values* kv, int head, int slot, const float* key, const float* value) {
     char* panel = key_panel(kv, head, slot / SD_PANEL);
     if (kv->format == SD_FORMAT_F32) {
@@ -76,6 +113,10 @@ void sd_key_values_store(const sd_key_values* kv, int head, int slot, const floa
             int n = kv->d_head - d < SD_PANEL ? kv->d_head - d : SD_PANEL;
             memcpy(value_row(kv, head, d / SD_PANEL, slot), value + d, (size_t)n * sizeof *value);
         }
+        return;
+    }
+    if (kv->format == SD_FORMAT_INT8) {
+        store_int8(kv, head, slot, key, value);
         return;
     }
     const sd_kernels* k = sd_kernels_get();
@@ -90,6 +131,13 @@ void sd_key_values_store(const sd_key_values* kv, int head, int slot, const floa
     }
 }
 
+/* Element d of a slot's key in f32 or int8. */
+static float key_number(const sd_key_values* kv, char* panel, int slot, int d) {
+    if (kv->format == SD_FORMAT_F32) return *key_f32(panel, slot, d);
+    int code = key_codes(panel, slot, d)[d % 4] - 128;
+    return (float)code * sd_float_from_f16(*scale_of(key_block(panel, d), slot));
+}
+
 void sd_key_values_gather_keys(const sd_key_values* kv, int head, const int* slots, uint16_t* panel) {
     memset(panel, 0, sd_panel_bytes(SD_FORMAT_BF16, (size_t)kv->d_head));
     for (int d = 0; d < kv->d_head; d++) {
@@ -98,50 +146,70 @@ void sd_key_values_gather_keys(const sd_key_values* kv, int head, const int* slo
         for (int i = 0; i < SD_PANEL; i++) {
             if (slots[i] < 0) continue;
             char* from = key_panel(kv, head, slots[i] / SD_PANEL);
-            if (kv->format == SD_FORMAT_F32)
-                wide[i] = *key_f32(from, slots[i], d);
-            else
+            if (kv->format == SD_FORMAT_BF16)
                 rounded[i] = *key_bf16(from, slots[i], d);
+            else
+                wide[i] = key_number(kv, from, slots[i], d);
         }
-        if (kv->format == SD_FORMAT_F32) sd_kernels_get()->to_bf16(SD_PANEL, wide, rounded);
+        if (kv->format != SD_FORMAT_BF16) sd_kernels_get()->to_bf16(SD_PANEL, wide, rounded);
         for (int i = 0; i < SD_PANEL; i++) panel[(d / 2 * SD_PANEL + i) * 2 + d % 2] = rounded[i];
     }
 }
 
 void sd_key_values_gather_values(const sd_key_values* kv, int head, int p, const int* slots, uint16_t* rows) {
     for (int i = 0; i < SD_PANEL; i++, rows += SD_PANEL) {
-        const void* from = slots[i] < 0 ? NULL : value_row(kv, head, p, slots[i]);
-        if (from == NULL)
+        if (slots[i] < 0) {
             memset(rows, 0, SD_PANEL * sizeof *rows);
-        else if (kv->format == SD_FORMAT_F32)
-            sd_kernels_get()->to_bf16(SD_PANEL, from, rows);
-        else
+            continue;
+        }
+        const void* from = value_row(kv, head, p, slots[i]);
+        float wide[SD_PANEL];
+        if (kv->format == SD_FORMAT_INT8) {
+            float scale = sd_float_from_f16(*scale_of(value_block(kv, head, p, slots[i]), slots[i]));
+            for (int j = 0; j < SD_PANEL; j++) wide[j] = (float)((const int8_t*)from)[j] * scale;
+            from = wide;
+        }
+        if (kv->format == SD_FORMAT_BF16)
             memcpy(rows, from, SD_PANEL * sizeof *rows);
+        else
+            sd_kernels_get()->to_bf16(SD_PANEL, from, rows);
+    }
+}
+
+static void copy_key(const sd_key_values* kv, char* source, int from, char* target, int to) {
+    if (kv->format == SD_FORMAT_INT8) {
+        for (int d = 0; d < kv->d_head; d += 4)
+            memcpy(key_codes(target, to, d), key_codes(source, from, d), 4);
+        for (int d = 0; d < kv->d_head; d += SD_BLOCK)
+            *scale_of(key_block(target, d), to) = *scale_of(key_block(source, d), from);
+        return;
+    }
+    for (int d = 0; d < kv->d_head; d++) {
+        if (kv->format == SD_FORMAT_F32)
+            *key_f32(target, to, d) = *key_f32(source, from, d);
+        else
+            *key_bf16(target, to, d) = *key_bf16(source, from, d);
     }
 }
 
 void sd_key_values_copy_slot(const sd_key_values* kv, int from, const sd_key_values* other, int to) {
     for (int head = 0; head < kv->n_kv_head; head++) {
-        char* source = key_panel(kv, head, from / SD_PANEL);
-        char* target = key_panel(other, head, to / SD_PANEL);
-        for (int d = 0; d < kv->d_head; d++) {
-            if (kv->format == SD_FORMAT_F32)
-                *key_f32(target, to, d) = *key_f32(source, from, d);
-            else
-                *key_bf16(target, to, d) = *key_bf16(source, from, d);
-        }
-        for (int p = 0; p < sd_value_panels(kv->d_head); p++)
+        copy_key(kv, key_panel(kv, head, from / SD_PANEL), from, key_panel(other, head, to / SD_PANEL), to);
+        for (int p = 0; p < sd_value_panels(kv->d_head); p++) {
             memcpy(value_row(other, head, p, to), value_row(kv, head, p, from), SD_PANEL * element_bytes(kv));
+            if (kv->format == SD_FORMAT_INT8)
+                *scale_of(value_block(other, head, p, to), to) =
+                    *scale_of(value_block(kv, head, p, from), from);
+        }
     }
 }
 
 void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int n) {
     size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
-    size_t value_bytes = (size_t)n * SD_PANEL * element_bytes(to);
     for (int head = 0; head < to->n_kv_head; head++) {
         memcpy(key_panel(to, head, 0), key_panel(from, head, 0), key_bytes);
         for (int p = 0; p < sd_value_panels(to->d_head); p++)
-            memcpy(value_row(to, head, p, 0), value_row(from, head, p, 0), value_bytes);
+            memcpy(value_row(to, head, p, 0), value_row(from, head, p, 0), value_bytes(to, n));
     }
 }
 
@@ -153,7 +221,7 @@ sd_prefetch_list sd_key_values_first_reads(const sd_key_values* kv, int head, in
     if (prefetch.n + n_values > SD_MOST_RANGES) return prefetch;
     int run = sd_key_values_run(kv, first), n = end - first < run ? end - first : run;
     for (int p = 0; p < n_values; p++)
-        sd_prefetch_add(&prefetch, value_row(kv, head, p, first), (size_t)n * SD_PANEL * element_bytes(kv));
+        sd_prefetch_add(&prefetch, value_row(kv, head, p, first), value_bytes(kv, n));
     return prefetch;
 }
 

@@ -34,11 +34,13 @@ static inline void sd_prefetch_floats(const float* x, int n) {
 }
 
 typedef struct sd_key_values {
-    sd_format format; /* f32 or bf16 */
+    sd_format format; /* f32, bf16 or int8 */
     int n_kv_head, d_head;
-    int n_slots;  /* a multiple of SD_PANEL */
-    char* keys;   /* [n_kv_head, n_slots / 32] panels of d_head inputs */
-    char* values; /* [n_kv_head, value panels, n_slots, 32] f32 or bf16 */
+    int n_slots; /* a multiple of SD_PANEL */
+    char* keys;  /* [n_kv_head, n_slots / 32] panels of d_head inputs */
+    /* [n_kv_head, value panels, n_slots, 32] f32 or bf16; or blocks of int8, [n_kv_head, value panels,
+     * n_slots / 32]: [32][32] codes, then the scales of 32 slots in f16 */
+    char* values;
 } sd_key_values;
 
 /* Take memory for n_slots slots, a multiple of SD_PANEL, from the arena (which may be counting). */

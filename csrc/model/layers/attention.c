@@ -307,7 +307,9 @@ static void add_values(const site* a, int p, int slot, int n) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
     void (*add)(int, const float*, const void*, int, float*, ptrdiff_t) =
-        keys->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
+        keys->format == SD_FORMAT_F32    ? k->add_values_f32
+        : keys->format == SD_FORMAT_BF16 ? k->add_values_bf16
+                                         : k->add_values_int8;
     add(a->n, a->scratch->weights + (slot - a->slots.first) / SD_PANEL * chunk_of(a),
         sd_value_rows(keys, a->attention->kv_head, p, slot), n, a->scratch->output + (ptrdiff_t)p * SD_PANEL,
         ld_output(a));

@@ -58,10 +58,10 @@ static float* scores_at(const block* b, int p, int pair) {
     return b->stretch->scratch->scores + ((ptrdiff_t)p * n_pairs(b) + pair) * SD_PANEL;
 }
 
-/* Are 32 positions, as far as they are attended to, a bf16 panel in the cache? */
+/* Are 32 positions, as far as they are attended to, a panel of bf16 or int8 in the cache? */
 static int lie_as_panel(const stretch* r, int first) {
     int end = first + SD_PANEL < r->end ? first + SD_PANEL : r->end;
-    return r->attention->keys->format == SD_FORMAT_BF16 && end <= r->n_same;
+    return r->attention->keys->format != SD_FORMAT_F32 && end <= r->n_same;
 }
 
 /* Find the slots of 32 positions; -1: not attended to. */
@@ -108,7 +108,7 @@ static void pair_values(const stretch* r) {
             int slots[SD_PANEL];
             const void* rows = r->scratch->value_rows;
             /* After the end there may be values of an earlier text, and weight 0 times NaN is NaN. */
-            if (first + SD_PANEL <= r->end && lie_as_panel(r, first)) {
+            if (at->keys->format == SD_FORMAT_BF16 && first + SD_PANEL <= r->end && lie_as_panel(r, first)) {
                 rows = sd_value_rows(at->keys, at->kv_head, column, first);
             } else {
                 find_slots(r, first, slots);
@@ -173,9 +173,19 @@ static void mask(const block* b, span s) {
 static void score(const block* b, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &b->stretch->attention->model->config;
+    const sd_key_values* keys = b->stretch->attention->keys;
+    size_t panel_bytes = sd_panel_bytes(keys->format, (size_t)keys->d_head);
     for (int p = 0, n; p < s.n_panels; p += n) {
         const void* panels;
-        n = key_panels(b->stretch, s.first + p * SD_PANEL, s.n_panels - p, &panels);
+        int first = s.first + p * SD_PANEL;
+        n = key_panels(b->stretch, first, s.n_panels - p, &panels);
+        if (keys->format == SD_FORMAT_INT8 && lie_as_panel(b->stretch, first)) {
+            for (int i = 0; i < n; i++)
+                k->tiles[SD_FORMAT_INT8](n_pairs(b), b->stretch->scratch->prepared,
+                                         (const char*)panels + i * panel_bytes, 1, keys->d_head,
+                                         scores_at(b, p + i, 0), SD_PANEL);
+            continue;
+        }
         k->add_tiles(n_pairs(b), n, b->stretch->scratch->prepared, panels, b->stretch->config->d_head, 0,
                      scores_at(b, p, 0), SD_PANEL, (ptrdiff_t)n_pairs(b) * SD_PANEL);
     }

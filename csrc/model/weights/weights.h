@@ -55,7 +55,7 @@ typedef struct sd_numbers {
     /* [sd_tensor_count] formats that tensors have in a file: matrices and the embedding table. SD_N_FORMATS:
      * `weights`; NULL: all are `weights`. Borrowed until the model is created. */
     const sd_format* by_tensor;
-    sd_format cache; /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
+    sd_format cache; /* of keys and values: SD_FORMAT_F32, SD_FORMAT_BF16 or SD_FORMAT_INT8 */
     /* Engine for the rows of prompts; in an encoder-decoder, whose texts are short, for rows of sources: the
      * encoder, and keys and values of cross-attention. SD_ENGINE_TILES needs weights not in f32;
      * SD_ENGINE_BLAS needs f32 and no mixtures. */

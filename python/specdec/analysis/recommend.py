@@ -408,7 +408,7 @@ def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     widths = config.d_heads or (config.d_head,) * config.n_layer
     padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
     n_values = sum(n * width for n, width in zip(n_kv_heads, padded, strict=True))
-    return n_values * (4 if cache_dtype == "f32" else 2)
+    return int(n_values * {"f32": 4, "bf16": 2, "int8": 34 / 32}[cache_dtype])
 
 
 @dataclass(frozen=True)

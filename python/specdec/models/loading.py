@@ -71,8 +71,9 @@ def load(
         else f32; quantized files keep each matrix in its own type. bf16 rounds activations to bf16 before a
         matrix. int8 and int4 have one scale per block of 32 weights and quantize activations to int8.
         :meth:`Model.quantization_report` measures the loss.
-    cache_dtype : {None, "f32", "bf16"}
-        Number format of the KV cache. None: f32 for a model in f32, else bf16.
+    cache_dtype : {None, "f32", "bf16", "int8"}
+        Number format of the KV cache. None: f32 for a model in f32, else bf16. int8 takes 8.5 bits per
+        number, which makes long contexts faster than in bf16.
     prefill : {"auto", "rows", "tiles", "blas"}
         Matrix multiplication for prompts, scored texts and sources; :attr:`Model.prefill` is the one in use.
         Under each, speculative decoding equals plain decoding, a text in a batch equals the text alone, and

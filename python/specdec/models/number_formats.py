@@ -12,7 +12,7 @@ Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """Number format of a model's matrices."""
 MatrixDtype: TypeAlias = Dtype | Literal["file"]
 """Number format, or "file": each matrix keeps its type in a quantized file."""
-CacheDtype: TypeAlias = Literal["f32", "bf16"]
+CacheDtype: TypeAlias = Literal["f32", "bf16", "int8"]
 """Number format of the KV cache."""
 PrefillMethod: TypeAlias = Literal["rows", "tiles", "blas"]
 """Matrix multiplication for prompts, see `specdec.load`."""

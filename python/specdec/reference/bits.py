@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec.reference.decoder import _Forward
-from specdec.reference.formats import fma, product, round_bf16
+from specdec.reference.formats import BLOCK, fma, product, quantize, round_bf16
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ def exact_logits(
     formats : str, or mapping of str to str
         Number format of all matrices, or of each and of the token embedding: "f32", "bf16", "int8", "int4" or
         a block type.
-    cache_format : {"f32", "bf16"}
+    cache_format : {"f32", "bf16", "int8"}
     low_rank : mapping of str to (ndarray, ndarray), optional
         LoRA weights (arXiv 2106.09685): canonical name to `down` [rank, n_in] and `up` [n_out, rank],
         float32, the scale in the latter. Adds up · (down · x), two f32 products of the unrounded row, to the
@@ -78,8 +78,7 @@ class _Exact(_Forward):
         d_head, layer, window = self.d_heads[i], f"layers.{i}", self.windows[i]
         q, k, v = (self.heads(self.times(h, f"{layer}.attn_{part}.weight"), i) for part in "qkv")
         q, k = self.rotate(q, 0), self.rotate(k, 0)
-        if self.cache_format == "bf16":
-            v = round_bf16(v)
+        codes, scales = self.values(v)
         group, scale = self.n_heads[i] // self.n_kv_heads[i], _F(1) / np.sqrt(_F(d_head))
         out = np.zeros_like(q)
         for head in range(self.n_heads[i]):
@@ -91,9 +90,18 @@ class _Exact(_Forward):
                 lanes, total = np.zeros(LANES, _F), np.zeros(d_head, _F)
                 for position, weight in enumerate(weights, first):
                     lanes[position % LANES] += weight
-                    total = fma(weight, v[position, head // group], total)
+                    at = position, head // group
+                    total = fma(weight * scales[at], codes[at], total)
                 out[row, head] = total * (_F(1) / tree_sum(lanes[None])[0])
         return self.times(out.reshape(self.n_rows, -1), f"{layer}.attn_out.weight")
+
+    def values(self, v: Array) -> tuple[Array, Array]:
+        """Return cached values and the factors of their weights, [n_rows, n_kv_head, d_head] each."""
+        if self.cache_format == "int8":
+            codes, scales = quantize(v.reshape(-1, v.shape[-1]), "int8")
+            scales = np.repeat(scales.astype(_F), BLOCK, axis=-1)[:, : v.shape[-1]]
+            return codes.astype(_F).reshape(v.shape), scales.reshape(v.shape)
+        return round_bf16(v) if self.cache_format == "bf16" else v, np.ones_like(v)
 
     def mlp(self, h: Array, ours: str) -> Array:
         gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")

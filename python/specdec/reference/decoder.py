@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from specdec.reference.blocks import BLOCK_TYPES
-from specdec.reference.formats import product, round_bf16, stored
+from specdec.reference.formats import dequantize, product, quantize_activations, round_bf16, stored
 
 Array = NDArray[Any]
 Formats = str | Mapping[str, str]
@@ -59,8 +59,8 @@ def logits(
         are read by row, are rounded to bf16 in the last three. A mapping has the format of each matrix and of
         the embedding table by canonical name, including block types (such as "q4_k"), whose tensors are uint8
         [n_out, bytes of a row].
-    cache_format : {"exact", "f32", "bf16"}
-        "bf16" rounds queries, keys and values.
+    cache_format : {"exact", "f32", "bf16", "int8"}
+        "bf16" rounds queries, keys and values; "int8" quantizes them.
     """
     forward = _Forward(config, tensors, _chain(len(ids)), (dtype, format, cache_format), source)
     return forward.logits(ids)
@@ -259,6 +259,10 @@ class _Forward:
         """Round to the cache's format; repeat keys and values for each query head."""
         if self.cache_format == "bf16":
             q, k, v = (round_bf16(part).astype(self.dtype) for part in (q, k, v))
+        elif self.cache_format == "int8":
+            rows = [part.reshape(-1, part.shape[-1]) for part in (q, k, v)]
+            rows = [dequantize(*quantize_activations(rows[0])), *(stored(part, "int8") for part in rows[1:])]
+            q, k, v = (y.reshape(x.shape).astype(self.dtype) for x, y in zip((q, k, v), rows, strict=True))
         group = self.n_heads[i] // self.n_kv_heads[i]
         return q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
 
