@@ -51,7 +51,7 @@ def test_it_shows_the_run_of_its_settings(pair: Pair, explorer: Explorer) -> Non
     out = specdec.generate(target, draft, PROMPT, gamma=3, temperature=1.0, max_new_tokens=20, seed=0)
     assert explorer.result.tokens == out.tokens
     assert repr(explorer) == (
-        "<specdec.Explorer: draft='model', gamma=3, temperature=1.0, verify='rejection', lenience=1.0>"
+        "<specdec.Explorer: draft='model', gamma=3, temperature=1.0, verify='auto', lenience=1.0>"
     )
     explorer.set(draft="copy", temperature=0.0, verify="block")
     out = specdec.generate(target, specdec.drafts.PromptLookup(), PROMPT, gamma=3, max_new_tokens=20)
@@ -135,7 +135,7 @@ def test_controls_decode_again(explorer: Explorer, monkeypatch: pytest.MonkeyPat
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.widget().model_id
     controls, complaint, picture, text = explorer.widget().children
     draft, gamma, _, rule, lenience = controls.children
-    assert [control.value for control in controls.children] == ["model", 3, 1.0, "rejection", 1.0]
+    assert [control.value for control in controls.children] == ["model", 3, 1.0, "auto", 1.0]
     assert picture.value == explorer.png()
     before = picture.value
     gamma.value = 6

@@ -105,7 +105,7 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid(pair: Pair, monkeypatch:
 def test_gammas_of_a_tree_really_run(pair: Pair) -> None:
     """Tokens per pass are measured; the oracle drafts accepted paths; no formula is shown."""
     draft = ModelDraft(pair[1], tree=StaticTree((2, 1, 1)))  # samples: equal draft tokens share a row
-    options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0}
+    options: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "verify": "rejection"}
     found = specdec.oracle(pair[0], draft, PROMPTS, gammas=[2, 6], max_gamma=6, **options)
     for gamma in (2, 6):
         rounds = [

@@ -360,7 +360,7 @@ def shaped_by_draws(draft: Conditional) -> Iterator[tuple[Drafts, list[int]]]:
 
 @pytest.mark.parametrize("rule", ["rejection", "traversal"])
 def test_the_shape_of_a_tree_may_depend_on_the_tokens_drawn_before(rule: str) -> None:
-    """A second draft token beside the first may even depend on the tokens below the first."""
+    """A second draft token next to the first may even depend on the tokens below the first."""
     target, draft = models("temperatures", 3, with_core=True)
     outputs: dict[Tokens, float] = {}
     found = list(shaped_by_draws(draft))

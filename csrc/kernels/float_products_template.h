@@ -74,6 +74,8 @@ INLINE void codes_blocks(const int rows, const block_args* a, int first) {
     const float* x = (const float*)(const void*)a->x + (ptrdiff_t)a->k * a->n_all + first * SD_BLOCK;
     float* y = a->y + first * a->ldy;
     ahead fetch = a->fetch;
+    /* for few rows too: processors do not prefetch the scales, which are read before the codes */
+    if (fetch.at == a->panel && fetch.step == 64) fetch.at += FETCH_AHEAD;
     if (rows <= MAX_ROWS_WIDE) {
         codes_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, 0, x, chunk, a->panel, a->n_k, &fetch, a->add, y,
                     a->ldy);

@@ -133,19 +133,17 @@ typedef struct multiplication {
     sd_bands bands; /* of the rows */
 } multiplication;
 
-/* Multiply panels [panel, panel_end) with the rows of a band. Row kernels complete each panel's outputs while
- * a first-level cache holds them. */
+/* Multiply panels [panel, panel_end) with the rows of a band. */
 static void multiply_band(const multiplication* of, int band, int panel, int panel_end) {
     const sd_product* p = of->product;
     int row = sd_band_row(of->bands, band), row_end = sd_band_row(of->bands, band + 1);
-    int n_out = p->matrix->n_out, n = of->pass->engine == SD_ENGINE_TILES ? panel_end - panel : 1;
-    for (; panel < panel_end; panel += n) {
-        int first = panel * SD_PANEL, end = (panel + n) * SD_PANEL < n_out ? (panel + n) * SD_PANEL : n_out;
-        float* y = p->y + row * p->ldy + first;
-        sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel + n, of->bands, band, p->x, y, p->ldy);
-        sd_adapted_rows_add(adapted_of(of->pass), p->matrix, panel, n, row, row_end - row, y, p->ldy);
-        complete(p, row, row_end, first, end - first);
-    }
+    int n_out = p->matrix->n_out, first = panel * SD_PANEL;
+    int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
+    float* y = p->y + row * p->ldy + first;
+    sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, of->bands, band, p->x, y, p->ldy);
+    sd_adapted_rows_add(adapted_of(of->pass), p->matrix, panel, panel_end - panel, row, row_end - row, y,
+                        p->ldy);
+    complete(p, row, row_end, first, end - first);
 }
 
 /* (Band of rows, panel) pairs: a band stays in a cache from panel to panel. */
