@@ -438,6 +438,20 @@ def prompts_of(models: Models) -> list[list[int]]:
     return [models.ids[:9], models.ids[20:60] + models.ids[20:50]]
 
 
+def test_the_trace_shows_the_plan(models: Models) -> None:
+    auto = AdaptiveGamma()
+    for draft in (models.draft, drafts.RandomDraft()):
+        out = specdec.generate(models.target, draft, models.ids[:9], gamma=auto, max_new_tokens=60)
+        rounds = out.trace.rounds
+        assert all(r.gain >= 1.0 and -1 <= r.planned <= AUTO_GAMMA for r in rounds)
+        paused = [r for r in rounds if r.planned == -1]
+        assert all(r.n_drafted == 0 and r.gain == 1.0 for r in paused)
+        assert bool(paused) or draft is models.draft, "random draft tokens do not pay"
+        assert specdec.Trace.from_dict(out.trace.to_dict()).rounds == rounds
+    plain = specdec.generate(models.target, None, models.ids[:9], max_new_tokens=5).trace.rounds
+    assert {(r.planned, r.gain) for r in plain} == {(0, 0.0)}
+
+
 def odd(rounds: Sequence[specdec.Round]) -> int:
     return (3 * len(rounds)) % 5
 

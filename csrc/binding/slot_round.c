@@ -78,6 +78,7 @@ static PyObject* new_round(const sd_module_state* state, const sd_record* record
             Py_CLEAR(round);
         Py_XDECREF(values[i]);
     }
+    if (round != NULL) PyObject_GC_UnTrack(round); /* it holds numbers and tuples of numbers only */
     return round;
 }
 

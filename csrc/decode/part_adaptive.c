@@ -8,8 +8,9 @@ sd_status sd_adaptive_before_draft(sd_session* s, int n_open, int* gamma) {
     int drafts = sd_adaptive_gamma_begin(adaptive, n_open, *gamma);
     sd_status status = drafts ? sd_session_catch_up(s, &drafts) : SD_OK;
     if (!drafts) *gamma = 0;
-    s->round.planned = sd_adaptive_gamma_paused(adaptive) ? -1 : adaptive->drafter.planned;
-    s->round.gain = sd_throughput_gain(&adaptive->throughput);
+    int paused = sd_adaptive_gamma_paused(adaptive);
+    s->round.planned = paused ? -1 : adaptive->drafter.planned;
+    s->round.gain = paused ? 1.0 : sd_throughput_gain(&adaptive->throughput);
     return status;
 }
 

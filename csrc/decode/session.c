@@ -10,9 +10,9 @@
 
 #define MAX_SLOTS (1 << 20)
 
-static void lay_out_sequence(sd_session* s, int i, int dense) {
+static void lay_out_sequence(sd_session* s, int i) {
     sd_arena* arena = &s->arena;
-    size_t nodes = (size_t)s->max_nodes, drawn = dense ? (size_t)s->options.gamma + 1 : 0;
+    size_t nodes = (size_t)s->max_nodes;
     const sd_model* encoder = s->options.target->encoder;
     int32_t* text = sd_arena_take(arena, (size_t)s->shape.n_text, sizeof *text);
     int32_t* source = encoder ? sd_arena_take(arena, (size_t)encoder->config.n_ctx, sizeof *source) : NULL;
@@ -20,16 +20,24 @@ static void lay_out_sequence(sd_session* s, int i, int dense) {
     int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
     double* path_prob = sd_arena_take(arena, nodes, sizeof *path_prob);
     double* confidences = sd_arena_take(arena, nodes, sizeof *confidences);
-    double* weights = sd_arena_take(arena, drawn * (size_t)s->shape.n_vocab, sizeof *weights);
     int32_t* parents = sd_arena_take(arena, nodes, sizeof *parents);
     if (arena->base == NULL) return;
     s->sequences[i].text = text;
     s->sequences[i].source = source;
-    s->round.joints[i] =
-        (sd_joint){.parents = parents, .drawn_from = drawn_from, .weights = dense ? weights : NULL};
+    s->round.joints[i] = (sd_joint){.parents = parents, .drawn_from = drawn_from};
     s->round.proposals[i].depths = depths;
     s->round.proposals[i].path_prob = path_prob;
     s->round.proposals[i].confidences = confidences;
+}
+
+/* The distributions of draft tokens, after all else: their pages are made when a draft token is drawn. */
+static void lay_out_weights(sd_session* s) {
+    if (s->drafter == NULL || s->drafter->points) return;
+    size_t n = ((size_t)s->options.gamma + 1) * (size_t)s->shape.n_vocab;
+    for (int i = 0; i < s->shape.n_sequences; i++) {
+        double* weights = sd_arena_take(&s->arena, n, sizeof *weights);
+        if (s->arena.base != NULL) s->round.joints[i].weights = weights;
+    }
 }
 
 static void lay_out_record(sd_session* s, int i) {
@@ -66,9 +74,9 @@ static void lay_out(sd_session* s) {
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     sd_extra_take(s);
     sd_verifier_take(&s->verifier, arena, s->max_nodes, s->shape.n_text);
-    int dense = s->drafter != NULL && !s->drafter->points;
-    for (int i = 0; i < s->shape.n_sequences; i++) lay_out_sequence(s, i, dense);
+    for (int i = 0; i < s->shape.n_sequences; i++) lay_out_sequence(s, i);
     for (int i = 0; i < s->max_records; i++) lay_out_record(s, i);
+    lay_out_weights(s);
 }
 
 sd_status sd_session_check(const sd_session_options* o) {

@@ -148,8 +148,8 @@ class Round:
         round_ = cls(
             found.integer("index", minimum=0), tuple(drafted), tuple(parents), tuple(path), tuple(tokens),
             found.integer("kept", minimum=0, maximum=len(path) + 1), tuple(betas),
-            *(found.amount(name, below=MAX_TIME) for name in amounts),
-            found.integer("planned", minimum=-1, default=0), found.amount("gain", 0.0),
+            **{name: found.amount(name, below=MAX_TIME) for name in amounts},
+            planned=found.integer("planned", minimum=-1, default=0), gain=found.amount("gain", 0.0),
         )  # fmt: skip
         rows = round_.rows
         steps = zip([0, *path], path, strict=False)
