@@ -285,7 +285,7 @@ def test_no_instruction_set_changes_a_bit() -> None:
     assert len(set(in_instruction_sets(BLAS, kernels=kernels).values())) == 1
 
 
-SETS = ("ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon")
+SETS = ("ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon")
 
 
 @pytest.mark.parametrize("kernels", SETS)
