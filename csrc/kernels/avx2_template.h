@@ -173,7 +173,15 @@ static inline __m256i four_codes(const int8_t* p) {
 #define OFFSET8 128 /* the instruction needs one unsigned operand */
 typedef __m256i codes8;
 #define c8_load(p) _mm256_loadu_si256((const void*)(p))
-#define dot8(sum, w, p) ((sum) = _mm256_dpbusd_avx_epi32(sum, w, four_codes(p)))
+#define FEW_ROWS 1
+#define UNITS_AT_ONCE4(n_rows) ((n_rows) <= 1 ? 4 : (n_rows) <= 4 ? 2 : 1)
+#define UNITS_AT_ONCE8(n_rows) UNITS_AT_ONCE4(n_rows)
+static inline __m256i dot_codes(__m256i sum, __m256i w, const int8_t* p) {
+    sum = _mm256_dpbusd_avx_epi32(sum, w, four_codes(p));
+    __asm__("" : "+x"(sum)); /* or the compiler copies sums */
+    return sum;
+}
+#define dot8(sum, w, p) ((sum) = dot_codes(sum, w, p))
 #define dot4 dot8
 #else
 /* VPMADDUBSW adds two products in 16 bits, which hold the sums of eight lines of 4-bit codes. So one-byte

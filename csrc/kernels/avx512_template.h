@@ -1,7 +1,8 @@
 /* Vector operations in AVX-512: the vector of 16 is one register. A block of rows has 24 sums, two weights
  * and an embedded broadcast.
  *
- * With DOT_PRODUCTS 1 it uses AVX512_BF16 and AVX512_VNNI, which not every processor with AVX-512 has. */
+ * With DOT_PRODUCTS 1 it uses AVX512_VNNI, with BF16_PAIRS 1 AVX512_BF16: not every processor with AVX-512
+ * has them. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static inline vec v_odd_bf16(const uint16_t* p) {
     __m512i high = _mm512_set1_epi32((int)0xffff0000);
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
 }
-#if DOT_PRODUCTS
+#if BF16_PAIRS
 /* In assembly, because GCC 12 copies and spills around the intrinsic and does not broadcast inside
  * the instruction. */
 #define v_pair(sum, w, p) \
@@ -107,7 +108,6 @@ typedef __m512 unit;
 typedef __m512i iunit;
 #define UNIT_LANES 16
 #define MAX_ROWS_DOT 9
-#define MAX_ROWS_DOT_WIDE 7
 #define u_zero() _mm512_setzero_ps()
 #define u_load(p) _mm512_loadu_ps(p)
 #define u_store(p, v) _mm512_storeu_ps(p, v)
@@ -134,6 +134,7 @@ static inline __attribute__((always_inline)) codes4 c4_with(codes4 codes, const 
     return _mm512_ternarylogic_epi32(codes, plane, _mm512_set1_epi8((char)mask), 0xf8);
 }
 #if DOT_PRODUCTS
+#define MAX_ROWS_DOT_WIDE 7
 #define OFFSET8 128 /* the instruction needs one unsigned operand */
 typedef __m512i codes8;
 #define c8_load(p) _mm512_loadu_si512(p)
@@ -141,6 +142,8 @@ typedef __m512i codes8;
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
 #define dot4 dot8
 #else
+#define MAX_ROWS_DOT_WIDE 6
+#define FEW_ROWS 1
 #define OFFSET8 0
 /* |w| and the mask of negative w: with these, pairs of products fit in 16 bits. */
 typedef struct codes8 {
@@ -158,7 +161,9 @@ static inline __m512i four_codes(const int8_t* p) {
 }
 static inline __m512i add_products(__m512i sum, __m512i w, __m512i x) {
     __m512i pairs = _mm512_maddubs_epi16(w, x);
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    __asm__("" : "+v"(sum)); /* or the compiler adds in another order, which takes more registers */
+    return sum;
 }
 static inline __m512i times_codes8(__m512i sum, codes8 w, const int8_t* p) {
     __m512i x = four_codes(p);

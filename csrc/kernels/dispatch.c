@@ -83,15 +83,15 @@ static int all_tables(const sd_kernels** tables) {
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     /* every processor with AVX2 but one from 2012 has F16C; GCC 12 cannot ask for it */
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-    int dots = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    int dots = avx512 && __builtin_cpu_supports("avx512vnni");
+    int pairs = __builtin_cpu_supports("avx512bf16");
     int bytes = __builtin_cpu_supports("avx512vbmi"); /* every processor with tiles has it */
     const set sets[] = {
         {"amx",
-         avx512 && dots && bytes && may_use_tiles(),
+         dots && pairs && bytes && may_use_tiles(),
          {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512, sdk_tiles_amx}},
-        {"avx512",
-         avx512 && dots,
-         {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512}},
+        {"avx512", dots && pairs, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512}},
+        {"avx512vnni", dots, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512}},
         {"avx512f", avx512, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512f}},
         {"avxvnni", avx2 && has_avxvnni(), {sdk_floats_avx2, sdk_loading_avx2, sdk_dots_avxvnni}},
         {"avx2", avx2, {sdk_floats_avx2, sdk_loading_avx2, sdk_dots_avx2}},

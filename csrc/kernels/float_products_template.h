@@ -221,8 +221,8 @@ static void NAME(panel_f32)(int n_rows, const void* x, const void* panel, int n_
                             ptrdiff_t ldy) {
     multiply(&f32_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 4, near, 0, y, ldy);
 }
-static void NAME(panel_bf16)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                             ptrdiff_t ldy) {
+void NAME(sdk_panel_bf16)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                          ptrdiff_t ldy) {
     if (blocks_of(&bf16_set, n_rows) == 1)
         FLUSHED(multiply(&bf16_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy));
     else

@@ -314,7 +314,7 @@ void NAME(sdk_floats)(sd_kernels* table) {
     table->prepare[SD_ROWS_F32] = NAME(prepare_f32);
     table->prepare[SD_ROWS_BF16] = NAME(prepare_bf16);
     table->panel[SD_FORMAT_F32] = NAME(panel_f32);
-    table->panel[SD_FORMAT_BF16] = NAME(panel_bf16);
+    table->panel[SD_FORMAT_BF16] = NAME(sdk_panel_bf16);
     table->tiles[SD_FORMAT_BF16] = NAME(tiles_bf16);
     table->tiles[SD_FORMAT_INT8] = NAME(tiles_int8);
     table->tiles[SD_FORMAT_INT4] = NAME(tiles_int4);

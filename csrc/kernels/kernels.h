@@ -71,7 +71,7 @@ typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, i
 typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to);
 
 typedef struct sd_kernels {
-    const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */
+    const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon" */
     sd_thresholds thresholds; /* defaults, used until others are measured */
 
     /* Products with packed panels. Rows are first prepared, as the row type of the panels' format, then

@@ -50,8 +50,8 @@ static void shape_for(int n_rows) {
 typedef struct part {
     int n_blocks;
     const uint8_t* packed; /* [n_blocks] of a panel */
-    uint8_t* unpacked;     /* [n_blocks] codes as an int8 panel has them, left by the first block of rows; for
-                        * formats other than int8 */
+    uint8_t* unpacked;     /* [n_blocks] codes as an int8 panel has them; for formats other than int8 */
+    int unpack;            /* whether to store them there: in the first block of rows */
     const uint8_t* next;   /* memory to prefetch, `n_lines` cache lines per block of inputs */
     int n_lines;
 } part;
@@ -167,14 +167,14 @@ INLINE uint8_t* unpacked_at(const part* p, int b) {
     return p->unpacked + (ptrdiff_t)(b % PART) * CODES_BYTES;
 }
 
-/* y (+)= n_rows rows times a part of a panel; `unpack`: store its unpacked codes. x, block: those of the
- * first row in the part's first block; blocks are n_all rows apart. */
-INLINE void tile_block(const int n_rows, const sd_format format, const int unpack, const int8_t* x,
-                       const sd_row_block* block, ptrdiff_t n_all, const part* p, int add, float* y,
-                       ptrdiff_t ldy) {
+/* y (+)= n_rows rows times a part of a panel. x, block: those of the first row in the part's first block;
+ * blocks are n_all rows apart. */
+INLINE void tile_block(const int n_rows, const sd_format format, const int8_t* x, const sd_row_block* block,
+                       ptrdiff_t n_all, const part* p, int add, float* y, ptrdiff_t ldy) {
     _Alignas(64) tile_sums sums[2];
     const uint8_t *packed = p->packed, *next = p->next;
     const int n_blocks = p->n_blocks, n_lines = p->n_lines, is_int8 = format == SD_FORMAT_INT8;
+    const int unpack = !is_int8 && p->unpack;
     const size_t code_bytes = is_int8                    ? SD_BLOCK * SD_PANEL
                               : format == SD_FORMAT_INT4 ? SD_NIBBLES
                                                          : sd_coded_code_bytes(format);
@@ -207,33 +207,26 @@ typedef void (*tile_fn)(const int8_t* x, const sd_row_block* block, ptrdiff_t n_
                         float* y, ptrdiff_t ldy);
 #define EACH_OF_12(f, a) \
     f(1, a) f(2, a) f(3, a) f(4, a) f(5, a) f(6, a) f(7, a) f(8, a) f(9, a) f(10, a) f(11, a) f(12, a)
-#define DEFINE_TILE_BLOCK(name, rows, format, unpack)                                                     \
+#define DEFINE_TILE_BLOCK(name, rows, format)                                                             \
     static void name##_##rows(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, \
                               int add, float* y, ptrdiff_t ldy) {                                         \
-        tile_block(rows, format, unpack, x, block, n_all, p, add, y, ldy);                                \
+        tile_block(rows, format, x, block, n_all, p, add, y, ldy);                                        \
     }
-#define DEFINE_TILE_BLOCKS(rows, _)                            \
-    DEFINE_TILE_BLOCK(int8, rows, SD_FORMAT_INT8, 0)           \
-    DEFINE_TILE_BLOCK(int4, rows, SD_FORMAT_INT4, 0)           \
-    DEFINE_TILE_BLOCK(unpacking_int4, rows, SD_FORMAT_INT4, 1) \
-    DEFINE_TILE_BLOCK(q4_k, rows, SD_FORMAT_Q4_K, 0)           \
-    DEFINE_TILE_BLOCK(unpacking_q4_k, rows, SD_FORMAT_Q4_K, 1) \
-    DEFINE_TILE_BLOCK(q5_k, rows, SD_FORMAT_Q5_K, 0)           \
-    DEFINE_TILE_BLOCK(unpacking_q5_k, rows, SD_FORMAT_Q5_K, 1)
+#define DEFINE_TILE_BLOCKS(rows, _)               \
+    DEFINE_TILE_BLOCK(int8, rows, SD_FORMAT_INT8) \
+    DEFINE_TILE_BLOCK(int4, rows, SD_FORMAT_INT4) \
+    DEFINE_TILE_BLOCK(q4_k, rows, SD_FORMAT_Q4_K) \
+    DEFINE_TILE_BLOCK(q5_k, rows, SD_FORMAT_Q5_K)
 EACH_OF_12(DEFINE_TILE_BLOCKS, )
 #define ENTRY_OF(rows, name) name##_##rows,
 static const tile_fn int8_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, int8)};
 static const tile_fn int4_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, int4)};
-static const tile_fn unpacking_int4_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_int4)};
 static const tile_fn q4_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, q4_k)};
-static const tile_fn unpacking_q4_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_q4_k)};
 static const tile_fn q5_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, q5_k)};
-static const tile_fn unpacking_q5_k_blocks[MAX_ROWS_TILE] = {EACH_OF_12(ENTRY_OF, unpacking_q5_k)};
 
 /* Multiply all rows with one panel, part by part; all blocks of rows together prefetch the next part. */
-INLINE void multiply(const sd_format format, const tile_fn* first_block, const tile_fn* other_blocks,
-                     int n_rows, const void* x, const uint8_t* panel, int n_in, int near, float* y,
-                     ptrdiff_t ldy) {
+INLINE void multiply(const sd_format format, const tile_fn* blocks, int n_rows, const void* x,
+                     const uint8_t* panel, int n_in, int near, float* y, ptrdiff_t ldy) {
     _Alignas(64) uint8_t unpacked[PART * CODES_BYTES];
     const sd_row_block* row_blocks = sd_row_blocks((void*)(uintptr_t)x, n_rows, n_in);
     const int n_in_blocks = (int)sd_blocks((size_t)n_in), bytes = PACKED_BYTES(format);
@@ -245,12 +238,12 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
     const int n_together = n_blocks == 1 ? n_in_blocks : PART;
     for (int b = 0; b < n_in_blocks; b += n_together, panel += (ptrdiff_t)n_together * bytes) {
         int n_here = n_in_blocks - b < n_together ? n_in_blocks - b : n_together;
-        part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
+        part p = {n_here, panel, unpacked, 1, panel + PART * bytes, n_lines};
         /* Blocks before the last may be one row smaller than the tiles, which then also read the next block's
          * first row. */
         for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += n_here * 64 * n_lines) {
             end = (int)((int64_t)n_rows * (i + 1) / n_blocks);
-            const tile_fn* blocks = i == 0 ? first_block : other_blocks;
+            p.unpack = i == 0;
             ptrdiff_t at = (ptrdiff_t)b * n_rows + first;
             blocks[end - first - 1]((const int8_t*)x + at * SD_BLOCK, row_blocks + at, n_rows, &p, b > 0,
                                     y + first * ldy, ldy);
@@ -261,18 +254,18 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
 /* The panel kernels of "avx512", for few rows. */
 static sd_panel_kernel rows_avx512[SD_N_FORMATS];
 
-#define DEFINE_PANEL(name, format, first_block, other_blocks)                                    \
+#define DEFINE_PANEL(name, format, blocks)                                                       \
     static void name(int n_rows, const void* x, const void* panel, int n_in, int near, float* y, \
                      ptrdiff_t ldy) {                                                            \
         if (n_rows >= sd_thresholds_used.tiles_from[format])                                     \
-            multiply(format, first_block, other_blocks, n_rows, x, panel, n_in, near, y, ldy);   \
+            multiply(format, blocks, n_rows, x, panel, n_in, near, y, ldy);                      \
         else                                                                                     \
             rows_avx512[format](n_rows, x, panel, n_in, near, y, ldy);                           \
     }
-DEFINE_PANEL(panel_int8, SD_FORMAT_INT8, int8_blocks, int8_blocks)
-DEFINE_PANEL(panel_int4, SD_FORMAT_INT4, unpacking_int4_blocks, int4_blocks)
-DEFINE_PANEL(panel_q4_k, SD_FORMAT_Q4_K, unpacking_q4_k_blocks, q4_k_blocks)
-DEFINE_PANEL(panel_q5_k, SD_FORMAT_Q5_K, unpacking_q5_k_blocks, q5_k_blocks)
+DEFINE_PANEL(panel_int8, SD_FORMAT_INT8, int8_blocks)
+DEFINE_PANEL(panel_int4, SD_FORMAT_INT4, int4_blocks)
+DEFINE_PANEL(panel_q4_k, SD_FORMAT_Q4_K, q4_k_blocks)
+DEFINE_PANEL(panel_q5_k, SD_FORMAT_Q5_K, q5_k_blocks)
 
 void sdk_tiles_amx(sd_kernels* table) {
     memcpy(rows_avx512, table->panel, sizeof rows_avx512);

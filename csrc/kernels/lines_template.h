@@ -21,6 +21,8 @@
 
 /* Layouts of codes: bytes; nibbles; nibbles followed by planes of one or two more bits. */
 typedef enum line_layout { LINES_BYTES, LINES_NIBBLES, LINES_NIBBLES_BITS, LINES_NIBBLES_PAIRS } line_layout;
+/* Lines that share their bytes. */
+INLINE int lines_together(const line_layout layout) { return layout == LINES_BYTES ? 1 : 2; }
 
 /* Load the codes of line l from the planes at `at`, starting at `byte` of each line. */
 INLINE codes4 line_codes(const line_layout layout, const uint8_t* at, const int l, const int byte) {
@@ -49,20 +51,44 @@ INLINE int32_t start_of(const void* starts, const int m) {
 }
 
 #if !SHORT_SUMS
+/* dot[m][u] += row codes at x · codes of line l and, in all layouts but bytes, of the next line. */
+INLINE void add_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
+                       const uint8_t* at, const int l, const int8_t* x, ahead* fetch, iunit (*dot)[N_UNITS]) {
+    const int together = lines_together(layout);
+    FOR_UNITS {
+        request_lines(layout, l / 2, u, fetch);
+        UNROLL for (int i = 0; i < together; i++) {
+            codes4 w = line_codes(layout, at, l + i, UNIT_LANES * 4 * u);
+            FOR_ROWS dot4(dot[m][u], w, x + m * SD_BLOCK + 4 * i);
+        }
+    }
+}
+
 /* dot[m][u] = start of row m + Σ row codes at x · codes of lines [from, from + n_lines), for units
  * [first, first + at_once). All ints, including most_bits (of a code), are constant where this is inlined. */
 INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_layout layout,
                        const int most_bits, const uint8_t* at, const int from, const int n_lines,
                        const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
-    const int together = layout == LINES_BYTES ? 1 : 2;
+    const int together = lines_together(layout);
     (void)most_bits;
     FOR_ROWS FOR_UNITS dot[m][u] = i_set1(start_of(starts, m));
-    UNROLL for (int l = from; l < from + n_lines; l += together) FOR_UNITS {
-        request_lines(layout, l / 2, u, fetch);
-        UNROLL for (int i = l; i < l + together; i++) {
-            codes4 w = line_codes(layout, at, i, UNIT_LANES * 4 * u);
-            FOR_ROWS dot4(dot[m][u], w, x + m * SD_BLOCK + 4 * i);
-        }
+    x += 4 * from;
+    if (n_rows > FEW_ROWS && layout <= LINES_NIBBLES) { /* a loop: less code, and fewer registers */
+        at += LINE_BYTES * from / together;
+        _Pragma("GCC unroll 1") for (int l = 0; l < n_lines; l += together, at += LINE_BYTES)
+            add_lines4(n_rows, first, at_once, layout, at, 0, x + 4 * l, fetch, dot);
+    } else {
+        UNROLL for (int l = 0; l < n_lines; l += together)
+            add_lines4(n_rows, first, at_once, layout, at, from + l, x + 4 * l, fetch, dot);
+    }
+}
+
+INLINE void add_line8(const int n_rows, const int first, const int at_once, const int requests,
+                      const uint8_t* at, const int8_t* x, ahead* fetch, iunit (*dot)[N_UNITS]) {
+    FOR_UNITS {
+        if (requests && UNIT_LANES * 4 * u % 64 == 0) request(fetch);
+        codes8 w = c8_load(at + UNIT_LANES * 4 * u);
+        FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK);
     }
 }
 
@@ -71,11 +97,12 @@ INLINE void sum_lines8(const int n_rows, const int first, const int at_once, con
                        const uint8_t* at, const int8_t* x, const sd_row_block* block, ahead* fetch,
                        iunit (*dot)[N_UNITS]) {
     FOR_ROWS FOR_UNITS dot[m][u] = i_set1(block[m].start8);
-    UNROLL for (int l = 0; l < 8; l++) FOR_UNITS {
-        const uint8_t* codes = at + LINE_BYTES * l + UNIT_LANES * 4 * u;
-        if (requests && UNIT_LANES * 4 * u % 64 == 0) request(fetch);
-        codes8 w = c8_load(codes);
-        FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * l);
+    if (n_rows > FEW_ROWS) {
+        _Pragma("GCC unroll 1") for (int l = 0; l < 8; l++, at += LINE_BYTES)
+            add_line8(n_rows, first, at_once, requests, at, x + 4 * l, fetch, dot);
+    } else {
+        UNROLL for (int l = 0; l < 8; l++)
+            add_line8(n_rows, first, at_once, requests, at + LINE_BYTES * l, x + 4 * l, fetch, dot);
     }
 }
 #else

@@ -4,6 +4,7 @@
 #if defined(__AVX512BF16__)
 #define ISA avx512
 #define DOT_PRODUCTS 1
+#define BF16_PAIRS 1
 #include "avx512_template.h"
 
 #include "base_template.h"
@@ -42,14 +43,12 @@ static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 512, 
 /* Whether the rows of a bf16 product are prepared as pairs. */
 INLINE int by_pairs(int n_rows) { return n_rows < sd_thresholds_used.floats_from[SD_FORMAT_BF16]; }
 
-static sd_panel_kernel panel_of_floats; /* that of the floats of AVX-512 */
-
 static void panel_bf16(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                        ptrdiff_t ldy) {
     if (by_pairs(n_rows)) /* the instruction flushes by itself */
         multiply(&pairs_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy);
     else
-        panel_of_floats(n_rows, x, panel, n_in, near, y, ldy);
+        sdk_panel_bf16_avx512(n_rows, x, panel, n_in, near, y, ldy);
 }
 
 static void prepare_bf16(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
@@ -71,7 +70,6 @@ void sdk_weigh_pairs_avx512(int n_rows, int n_chunks, const float* x, const floa
 }
 
 void sdk_pairs_avx512(sd_kernels* table) {
-    panel_of_floats = table->panel[SD_FORMAT_BF16];
     table->prepare[SD_ROWS_BF16] = prepare_bf16;
     table->panel[SD_FORMAT_BF16] = panel_bf16;
     table->prepare_tiles = NAME(prepare_tiles);

@@ -533,7 +533,7 @@ def noise(seed: int, sequence: int, position: int, n_vocab: int) -> _Doubles:
     """The uniforms in [0, 1) of the rule "coupled" for each token at a position of the text, [n_vocab]."""
 
 def kernels() -> str:
-    """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx" or "neon"."""
+    """Instruction set: "ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon"."""
 
 def available_kernels() -> list[str]:
     """Instruction sets of this machine, best first."""
