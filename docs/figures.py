@@ -39,7 +39,7 @@ FONT_SIZE, ADVANCE, LINE = 11.0, 0.602, 1.75  # of DejaVu Sans Mono, in ems: a c
 def main(path: Path = PATH) -> None:
     """Write the picture."""
     matplotlib.use("Agg")
-    target, draft = specdec.embedded_pair()
+    target, draft = specdec.embedded_pair(prefill="rows")
     run = specdec.generate(
         target,
         draft,

@@ -95,7 +95,7 @@ def test_logits_have_the_bits_of_the_specification(tmp_path: Path, dtype: Any) -
     tensors = low_rank_tensors(shapes, of_module, seed=7)
     folder = write_adapter(tmp_path / "adapter", adapter_config(rank_pattern=ranks, lora_alpha=3), tensors)
     base = write_hf(tmp_path / "base", SETTINGS, llama_tensors(SETTINGS, seed=1))
-    model = specdec.load(base, dtype, cache_dtype="f32")
+    model = specdec.load(base, dtype, cache_dtype="f32", prefill="rows")
     given = {}
     for module, rank in of_module.items():
         down, up = (tensors[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB")
@@ -159,7 +159,7 @@ def test_prompts_in_other_orders_of_sums(adapted: Adapted, settings: dict[str, A
     """Other prefill methods have other bits; speculation on them is still exact."""
     target = specdec.load(adapted.path, **settings)
     model = target.with_adapter(adapted.folders[1])
-    rows = specdec.load(adapted.path, settings.get("dtype")).with_adapter(adapted.folders[1])
+    rows = specdec.load(adapted.path, settings.get("dtype"), prefill="rows").with_adapter(adapted.folders[1])
     near = np.abs(model.logits(IDS) - rows.logits(IDS)).max()
     if settings["prefill"] == "tiles":
         assert 0 < near < 0.3

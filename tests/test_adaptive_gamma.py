@@ -483,9 +483,9 @@ def test_what_was_learned_stays(models: Models) -> None:
     # The first round is plain, as a baseline for drafting.
     assert trace.rounds[0].origin == ("target",) and trace.rounds[0].draft_s == 0.0
     assert trace.n_drafted > 0 and all(r.n_drafted <= AUTO_GAMMA for r in trace.rounds)
-    # t(1) is known by now. Whether drafting pays depends on times: a busy machine may say no, not always.
-    again = (specdec.generate(models.target, models.draft, "It was", **options) for _ in range(8))
-    assert any(one.trace.rounds[0].drafted for one in again)
+    # t(1) is known by now, so the first round has a plan. Whether drafting pays depends on times.
+    first = specdec.generate(models.target, models.draft, "It was", **options).trace.rounds[0]
+    assert first.planned != 0 or first.drafted
     assert "gamma" in repr(auto) and "target ms" in str(auto) and "<table>" in auto._repr_html_()
     found = auto.to_dict()
     assert found["target_s"][0] > 0 and sum(n for *_, n in found["by_confidence"]) > 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,10 +45,11 @@ def test_the_pair_is_loaded_once_in_a_format() -> None:
     assert (target.n_parameters, draft.n_parameters) == (92_133_888, 3_939_328)
 
 
-def test_speculative_text_is_plain_text() -> None:
-    target, draft = specdec.embedded_pair()
+@pytest.mark.parametrize("prefill", ["rows", "tiles"])  # what "auto" means, here or elsewhere
+def test_speculative_text_is_plain_text(prefill: Any) -> None:
+    target, draft = specdec.embedded_pair(prefill=prefill)
     plain = specdec.generate(target, None, TEXT, max_new_tokens=60)
-    out = specdec.generate(target, draft, TEXT, max_new_tokens=60)
+    out = specdec.generate(target, draft, [TEXT[:40], TEXT], max_new_tokens=60, n_threads=2)[1]
     assert out.tokens == plain.tokens and out.trace.tokens_per_call > 1.5
 
 

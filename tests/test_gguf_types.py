@@ -76,7 +76,7 @@ def test_weights_are_those_of_the_file(tmp_path, types):
 IN_EACH_SET = """
 import sys
 import specdec
-model = specdec.load(sys.argv[1], tokenizer=False)
+model = specdec.load(sys.argv[1], tokenizer=False, prefill="rows")
 run = specdec.generate(model, None, list(range(3, 23)), max_new_tokens=20, ignore_eos=True, logits=True)
 print(run.tokens, model.logits(list(range(3, 23))).tobytes().hex(), run.logits.tobytes().hex())
 """

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from compiled import Model, in_instruction_sets, product, prompt_logits, score, scores_of, token_logits
+from compiled import (
+    Model,
+    fastest_prefill,
+    in_instruction_sets,
+    product,
+    prompt_logits,
+    score,
+    scores_of,
+    token_logits,
+)
 from refusals import refuses
 from specdec import reference
 from specdec.errors import InputError
@@ -276,6 +285,42 @@ def test_no_instruction_set_changes_a_bit() -> None:
     assert len(set(in_instruction_sets(BLAS, kernels=kernels).values())) == 1
 
 
+SETS = ("ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon")
+
+
+@pytest.mark.parametrize("kernels", SETS)
+def test_what_auto_means(kernels: str) -> None:
+    """Tiles on AMX for every format except f32, and rows elsewhere: the choice decides bits."""
+    assert set(specdec.available_kernels()) <= set(SETS)
+    tiled = {*OF_TILES, "file"} if kernels == "amx" else set()
+    for dtype in ("f32", *OF_TILES, "file"):
+        assert fastest_prefill(kernels, dtype) == ("tiles" if dtype in tiled else "rows")
+
+
+@pytest.mark.parametrize("kernels", ["amx", "avx512"])
+def test_auto_is_resolved_once(kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor with these kernels; files and pickles keep what decides bits."""
+    monkeypatch.setattr("specdec._core.kernels", lambda: kernels)
+    folder, ids = write_hf(tmp_path / "model", llama_config(), seed=0), [3, 7, 5] * 13
+    for dtype in ("f32", *OF_TILES):
+        auto, method = specdec.load(folder, dtype), fastest_prefill(kernels, dtype)
+        assert auto.prefill == auto.origin.arguments["prefill"] == method and f"in {method}" in repr(auto)
+        named = specdec.load(folder, dtype, prefill=method)
+        assert np.array_equal(auto.logits(ids), named.logits(ids))
+    method = fastest_prefill(kernels, "int8")
+    packed = specdec.convert(folder, tmp_path / "model.specdec", "int8")
+    mapped = specdec.load(packed)
+    assert b'"prefill": "rows"' in packed.read_bytes()  # the same file on every processor
+    assert mapped.prefill == mapped.origin.arguments["prefill"] == method
+    specdec.load(folder, "f32", prefill="blas", cache=tmp_path / "cache")
+    (cached,) = (tmp_path / "cache").iterdir()
+    assert specdec.load(cached).prefill == "blas"  # its layout has no other
+    for prefill, of_draft in (("rows", "rows"), ("auto", method)):  # a portable target has a portable draft
+        target = specdec.load(folder, "int8", prefill=prefill)  # type: ignore[arg-type]
+        for draft in (specdec.drafts.named(str(packed), target), specdec.drafts.load(packed, target)):
+            assert draft.model.prefill == of_draft  # type: ignore[attr-defined]
+
+
 def test_unsupported_models_are_refused(tmp_path: Path) -> None:
     tensors, mixture = random_tensors(LLAMA), MIXTURES["mixture-softmax"]
     for dtype in OF_TILES:
@@ -296,7 +341,7 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
         specdec.load(folder, prefill="mkl")  # type: ignore[arg-type]
     for dtype in ("f32", *OF_TILES):
         prefill: Any = "blas" if dtype == "f32" else "tiles"
-        rows, model = specdec.load(folder, dtype), specdec.load(folder, dtype, prefill=prefill)
+        rows, model = (specdec.load(folder, dtype, prefill=how) for how in ("rows", prefill))
         assert (rows.prefill, model.prefill) == ("rows", prefill)
         assert {"blas": "by OpenBLAS", "tiles": "tiles"}[prefill] in repr(model)
         assert_near(model.logits([1, 2, 3]), rows.logits([1, 2, 3]), 2e-5 if dtype == "f32" else 0.1)

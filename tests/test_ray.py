@@ -132,7 +132,7 @@ def test_descriptions_are_the_same_in_every_process(tmp_path: Path) -> None:
     target, _ = small_pair()
     assert described({"a": (1, None), 2: Path("x")}) == {"a": [1, None], "2": "x"}
     assert described(specdec.drafts.EarlyExit(2)) == repr(specdec.drafts.EarlyExit(2))
-    assert re.fullmatch(r".*target \(bf16, cache bf16, files [0-9a-f]{32}\)", described(target))
+    assert re.fullmatch(r".*target \(bf16, cache bf16, prefill rows, files [0-9a-f]{32}\)", described(target))
     folder = shutil.copytree(small_pair()[1].path, tmp_path / "draft")
     before = described(specdec.load(folder))
     assert described(specdec.load(folder)) == before

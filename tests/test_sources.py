@@ -405,7 +405,7 @@ def test_the_snippet_of_the_page_runs(tmp_path: Path) -> None:
 def named_models(texts: EncoderDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The models that the command loads as "target", "draft" and "plain"."""
     models = {"target": texts.target, "draft": texts.draft, "plain": decoder_only(tokenizer=ToyTokenizer())}
-    monkeypatch.setattr("specdec.commands.given_models.load", lambda name, dtype: models[name])
+    monkeypatch.setattr("specdec.commands.given_models.load", lambda name, dtype, **_: models[name])
     monkeypatch.setattr(drafts, "named", lambda name, target, dtype: drafts.ModelDraft(models[name]))
 
 

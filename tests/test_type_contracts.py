@@ -30,13 +30,14 @@ PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10, [5, 17, 3, 8]]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model in these types, and a draft that often agrees with it: the same model in int4."""
+    """A model in these types, with prompts in rows, and a draft that often agrees: the same in int4."""
     folder, made = tmp_path_factory.mktemp("types"), dict[tuple[str, ...], Any]()
 
     def of(types: tuple[str, ...]) -> tuple[specdec.Model, specdec.Model]:
         if types not in made:
             path = write(folder / f"{len(made)}.gguf", types)
-            made[types] = tuple(specdec.load(path, dtype, tokenizer=False) for dtype in (None, "int4"))
+            how: Any = {"tokenizer": False, "prefill": "rows"}
+            made[types] = tuple(specdec.load(path, dtype, **how) for dtype in (None, "int4"))
         return made[types]
 
     return of
@@ -59,7 +60,7 @@ def test_logits_have_the_bits_of_the_specification(
     tmp_path: Path, types: tuple[str, ...], cache: str
 ) -> None:
     path = write(tmp_path / "model.gguf", types)
-    model = specdec.load(path, tokenizer=False, cache_dtype=cache)
+    model = specdec.load(path, tokenizer=False, cache_dtype=cache, prefill="rows")
     tensors, formats = stored(path)
     assert set(formats.values()) == {block_type.lower() for block_type in types}
     ids = np.random.default_rng(3).integers(0, 70, 19).tolist()
@@ -84,7 +85,7 @@ def test_experts_in_types_of_blocks(tmp_path: Path) -> None:
     case = Case("llama", "MixtralForCausalLM", {**CASES["mixtral"].config, **changes})
     folder = write_hf(tmp_path / "folder", *case.folder())
     path = specdec.convert(folder, tmp_path / "model.gguf", "Q4_K_M")
-    model = specdec.load(path, tokenizer=False)
+    model = specdec.load(path, tokenizer=False, prefill="rows")
     tensors, formats = stored(path)
     assert {"q4_k", "q6_k"} <= set(formats.values())
     ids = np.random.default_rng(3).integers(0, 40, 11).tolist()
@@ -129,7 +130,7 @@ def test_cross_attention_in_several_types(
     path = write_gguf(tmp_path / "model.gguf", case, types=type_of)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        model = specdec.load(path, tokenizer=False, cache_dtype="f32")
+        model = specdec.load(path, tokenizer=False, cache_dtype="f32", prefill="rows")
     crossing = {
         row_format for name, row_format in model.formats.items() if ".cross_k" in name or ".cross_v" in name
     }

@@ -229,7 +229,7 @@ def test_a_target_alone_decodes_plainly(models: Pair) -> None:
 @pytest.fixture
 def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.Model:
     model = make_chat(make_llama, "qwen2.5", seed=3)
-    use_models(monkeypatch, targets=lambda *_: model)
+    use_models(monkeypatch, targets=lambda *_, **__: model)
     return model
 
 

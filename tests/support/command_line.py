@@ -58,10 +58,10 @@ def use_models(
 ) -> None:  # fmt: skip
     """Replace the bundled pair and named models, given directly or by a function of their names."""
     if pair is not None:
-        patch.setattr(given_models, "embedded_pair", pair if callable(pair) else lambda *_: pair)
+        patch.setattr(given_models, "embedded_pair", pair if callable(pair) else lambda *_, **__: pair)
     if targets is not None:
         patch.setattr(
-            given_models, "load", targets if callable(targets) else lambda name, dtype: targets[name]
+            given_models, "load", targets if callable(targets) else lambda name, dtype, **_: targets[name]
         )
     if drafts is not None:
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import _core
+from specdec.models.number_formats import fastest_prefill as fastest_prefill
 
 Array = NDArray[Any]
 Model = _core.Model

@@ -94,11 +94,11 @@ def trained(request: pytest.FixtureRequest, name: str, folder: Path) -> Trained:
         tokenizer = small_pair()[1].tokenizer
         file, amounts = small_llama2c(folder), (0.3, 0.4)
         drafts = [blurred_llama2c(file, amount, folder / f"{amount}.bin") for amount in amounts]
-        models = [specdec.load(path, tokenizer=False) for path in (file, *drafts)]
+        models = [specdec.load(path, tokenizer=False, prefill="rows") for path in (file, *drafts)]
         return Trained(name, *models, tokenizer.encode("He was"))
     file = stories260k(request.getfixturevalue("shared"))
     near, far = (first_layers(file, n_layers, folder) for n_layers in (3, 2))
-    return Trained(name, specdec.load(file, tokenizer=False), near, far, [1, 370])  # "big"
+    return Trained(name, specdec.load(file, tokenizer=False, prefill="rows"), near, far, [1, 370])  # "big"
 
 
 def stories260k(shared: Path) -> Path:
@@ -112,7 +112,7 @@ def first_layers(file: Path, n_layers: int, folder: Path) -> specdec.Model:
         name: array[:n_layers] if array.shape[0] == header[2] else array for name, array in tensors.items()
     }
     draft = write_llama2c(folder / f"draft{n_layers}.bin", (*header[:2], n_layers, *header[3:]), tensors)
-    return specdec.load(draft, tokenizer=False)
+    return specdec.load(draft, tokenizer=False, prefill="rows")
 
 
 def blurred_llama2c(file: Path, amount: float, path: Path) -> Path:

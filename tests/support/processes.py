@@ -21,7 +21,7 @@ from specdec.commands import given_models
 from specdec.commands.program import main
 from toy_pair import load_pair
 pair = load_pair(Path(sys.argv[1]), max_position_embeddings=2_000_000)
-given_models.embedded_pair = lambda *_: pair
+given_models.embedded_pair = lambda *_, **__: pair
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -57,10 +57,12 @@ def write_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[Pat
 
 
 def load_pair(folder: Path, amount: float = 0.1, **config: object) -> tuple[specdec.Model, specdec.Model]:
-    """Write and load the pair with the toy tokenizer."""
-    tokenizer = ToyTokenizer()
-    target, draft = write_pair(folder, amount, **config)
-    return specdec.load(target, tokenizer=tokenizer), specdec.load(draft, tokenizer=tokenizer)
+    """Write and load the pair with the toy tokenizer and prompts in rows."""
+    target, draft = (
+        specdec.load(path, tokenizer=ToyTokenizer(), prefill="rows")
+        for path in write_pair(folder, amount, **config)
+    )
+    return target, draft
 
 
 def tiny_pair(folder: Path) -> tuple[specdec.Model, specdec.Model]:
@@ -70,7 +72,7 @@ def tiny_pair(folder: Path) -> tuple[specdec.Model, specdec.Model]:
     tensors = {name: array * 1.5 for name, array in tensors_for(config, seed=3).items()}
     target = write_hf(folder / "target", config, tensors)
     draft = write_hf(folder / "draft", config, blurred(tensors, 0.3))
-    return specdec.load(target), specdec.load(draft)
+    return specdec.load(target, prefill="rows"), specdec.load(draft, prefill="rows")
 
 
 def greedy_tokens(model: specdec.Model, prompt: Sequence[int], n: int) -> list[int]:

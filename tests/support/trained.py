@@ -15,10 +15,10 @@ TARGET, DRAFT = MODELS / "target", MODELS / "draft"
 def small_pair(
     dtype: str | None = None, draft_dtype: str | None = None
 ) -> tuple[specdec.Model, specdec.Model]:
-    """The target and the draft, each loaded once in a format; None: bf16."""
+    """The target and the draft, each loaded once in a format (None: bf16), with prompts in rows."""
     return _loaded(TARGET, dtype), _loaded(DRAFT, draft_dtype)
 
 
 @cache
 def _loaded(folder: Path, dtype: str | None) -> specdec.Model:
-    return specdec.load(folder, dtype)
+    return specdec.load(folder, dtype, prefill="rows")

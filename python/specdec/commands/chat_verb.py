@@ -52,6 +52,7 @@ def chat_verb(
     stops a reply and keeps its text; between replies it exits. Put a space before a message that starts
     with a slash.
     """
+    given["prefill"] = given["prefill"] or "rows"  # so that a turn does not read the last reply again
     target, draft = open_models(given)
     target = with_given_template(target, chat_template)
     if target.chat_template is None:

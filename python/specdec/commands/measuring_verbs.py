@@ -93,7 +93,10 @@ def _print(found: Any, as_json: bool) -> int:
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options except those of models, with a progress bar on a terminal."""
-    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang", "name", "target_name")
+    models = (
+        "target", "adapter", "draft", "dtype", "draft_dtype", "prefill", "src_lang", "tgt_lang", "name",
+        "target_name",
+    )  # fmt: skip
     found = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()

@@ -33,7 +33,7 @@ from specdec.errors import (
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
-from specdec.models.number_formats import Dtype
+from specdec.models.number_formats import Dtype, PrefillChoice
 from specdec.models.tokenizer import ByteTokenizer, Strip, check_same_vocabulary
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.vocabulary import correspondence_of, token_strings
@@ -315,6 +315,11 @@ class ModelDraft(Draft):
         return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
 
 
+def prefill_for(target: Model | None) -> PrefillChoice:
+    """Return the prefill method of a draft model: the portable one if the target has it."""
+    return "rows" if target is not None and target.prefill == "rows" else "auto"
+
+
 def open_draft(name: str, given: object, *, optional: bool = False, target: Model | None = None) -> Draft:
     """Convert the argument `name` to a draft; open a path or hub name, for a target if that is known."""
     if isinstance(given, Model):
@@ -325,7 +330,8 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
         return given
     if isinstance(given, str | os.PathLike):
         try:
-            return open_stored(check_path(name, given), target, name) or ModelDraft(given)
+            stored = open_stored(check_path(name, given), target, name)
+            return stored or ModelDraft(as_model("model", given, prefill=prefill_for(target)))
         except CheckpointNotFoundError as error:
             if not isinstance(given, str) or "/" in given:
                 raise

@@ -19,12 +19,12 @@ from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import OnlineDraft
 from specdec.drafts.learned.recurrent.draft import RecurrentDraft
 from specdec.drafts.memories import MemoryDraft, SuffixDecoding, TokenRecycling
-from specdec.drafts.model_draft import ModelDraft, open_stored
+from specdec.drafts.model_draft import ModelDraft, open_stored, prefill_for
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.self_drafts import EXIT_NAME, EarlyExit, Lookahead, SkipLayers, open_exit
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError
-from specdec.models.loading import embedded_pair
+from specdec.models.loading import embedded_model
 from specdec.models.loading import load as load_model
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
@@ -71,9 +71,13 @@ def load(
         else:
             draft = open_stored(
                 local_folder(path), target, dtype=dtype, tree=tree, gamma=gamma
-            ) or ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
+            ) or ModelDraft(_model(path, target, dtype), tree=tree, gamma=gamma)
     draft.describe(target)  # refuses what does not fit
     return draft
+
+
+def _model(path: str | os.PathLike[str], target: Model, dtype: Dtype | None) -> Model:
+    return load_model(path, dtype, prefill=prefill_for(target))
 
 
 @dataclass(frozen=True)
@@ -197,10 +201,10 @@ def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
 NAMES: Final[dict[str, DraftName]] = {
     "embedded": DraftName(
         ModelDraft, "", "the bundled draft model",
-        lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True),
+        lambda _, target, dtype: ModelDraft(embedded_model("draft", dtype, prefill_for(target))), True),
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",
-        lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True),
+        lambda path, target, dtype: ModelDraft(_model(path, target, dtype)), True),
     "unigram": DraftName(Unigram, "FILE", "token frequencies of a text", _table(Unigram)),
     "bigram": DraftName(Bigram, "FILE", "2-grams of a text", _table(Bigram)),
     "ngram": DraftName(Ngram, "FILE", "3-grams of a text, or a saved table (.safetensors)", _table(Ngram)),

@@ -16,7 +16,7 @@ from specdec.drafts.opening import named
 from specdec.errors import InputError, shown
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
-from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
+from specdec.models.number_formats import CacheDtype, Dtype, PrefillChoice
 from specdec.models.tokenizer import Tokenizer
 from specdec.settings_table import Unpack
 from specdec.verification.rules import DecodingRule
@@ -31,7 +31,7 @@ class LoadOptions(TypedDict, total=False):
     dtype: Dtype | None
     draft_dtype: Dtype | None
     cache_dtype: CacheDtype | None
-    prefill: PrefillMethod | None
+    prefill: PrefillChoice | None
     tokenizer: Any
     n_ctx: int | None
     n_threads: int | None

@@ -125,7 +125,8 @@ def convert(
         dtype = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
         weights = Importance()
         if importance is not None:
-            model = partial(load, source, tokenizer=tokenizer, adapter=of_adapter, progress=progress)
+            given = {"tokenizer": tokenizer, "adapter": of_adapter, "progress": progress}
+            model = partial(load, source, prefill="rows", **given)
             weights = importance_of(check_path("importance", importance, CheckpointError), model, progress)
         write_as_gguf(checkpoint, path, dtype, weights, progress)
     else:
@@ -167,7 +168,8 @@ def _pack(
     if tokenizer not in (None, False):
         raise InputError("tokenizer is given for a packed file; expected None or False")
     dtype: Any = type.lower() if isinstance(type, str) else type
-    model = load(source, dtype, tokenizer=tokenizer, adapter=adapter, progress=progress)
+    # The layout of "rows" is that of "tiles", so the file is the same on every processor.
+    model = load(source, dtype, prefill="rows", tokenizer=tokenizer, adapter=adapter, progress=progress)
     if model.path.is_file() and is_packed(model.path):
         raise CheckpointError(f"{model.path}: is a packed file already; expected the original model")
     write_packed(path, model, with_tokenizer=tokenizer is None, n_threads=check_threads(None))

@@ -20,10 +20,12 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import (
     CACHE_DTYPES,
     DTYPES,
-    PREFILL_METHODS,
+    PREFILL_CHOICES,
     CacheDtype,
     Dtype,
-    PrefillMethod,
+    MatrixDtype,
+    PrefillChoice,
+    fastest_prefill,
 )
 from specdec.models.origin import HubLocation, ModelOrigin, ReadFiles
 from specdec.models.packed_file import cached_model, is_packed, packed_model
@@ -38,7 +40,7 @@ def load(
     dtype: Dtype | None = None,
     *,
     cache_dtype: CacheDtype | None = None,
-    prefill: PrefillMethod = "rows",
+    prefill: PrefillChoice = "auto",
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
     n_ctx: int | None = None,
     n_threads: int | None = None,
@@ -72,12 +74,15 @@ def load(
     cache_dtype : {None, "f32", "bf16", "int8"}
         Number format of the KV cache. None: f32 for a model in f32, else bf16. int8 takes 8.5 bits per
         number, which makes long contexts faster than in bf16.
-    prefill : {"rows", "tiles", "blas"}
-        Matrix multiplication for prompts, scored texts and sources. "rows": the row kernels, as for
-        everything else. "tiles": for formats other than f32, sums in the order of Intel AMX tiles: faster on
-        processors with AMX; bits differ from "rows" but are the same on every processor. "blas": OpenBLAS,
-        for f32 models without mixture of experts; bits depend on the processor type (docs/NUMERICS.md), and
-        matrices of a decoder-only model take twice the memory.
+    prefill : {"auto", "rows", "tiles", "blas"}
+        Matrix multiplication for prompts, scored texts and sources; :attr:`Model.prefill` is the one in use.
+        Under each, speculative decoding equals plain decoding, a text in a batch equals the text alone, and
+        threads change nothing. "auto": "tiles" on processors with AMX for formats other than f32, else
+        "rows". "rows", the portable method: prompts have the bits of decoding, the same on every processor;
+        prompts that continue a conversation reuse its replies. "tiles": sums in the order of AMX tiles, with
+        bits of their own, the same on every processor. "blas": OpenBLAS, for f32 models without mixture of
+        experts; bits depend on the processor type (docs/NUMERICS.md), and matrices of a decoder-only model
+        take twice the memory.
     tokenizer : None, False, path-like or Tokenizer
         None: the folder's tokenizer, if any. False: none; prompts and results are ids, and sequences end at
         the configuration's :attr:`Model.eos_ids`. Or a path, an object of ``transformers`` or ``tokenizers``,
@@ -134,7 +139,7 @@ def load(
     """
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
-    check_choice("prefill", prefill, PREFILL_METHODS)
+    check_choice("prefill", prefill, PREFILL_CHOICES)
     threads = check_threads(n_threads)
     settle()
     location = check_path("path", path, CheckpointError)
@@ -162,6 +167,9 @@ def load(
     stored = checkpoint.stored if dtype is None and prefill != "blas" else None
     if not stored:
         arguments["dtype"] = dtype or checkpoint.dtype
+    if prefill == "auto":  # the method itself, which a pickle takes to other processors
+        held: MatrixDtype = "file" if stored else arguments["dtype"]
+        arguments["prefill"] = fastest_prefill(_core.kernels(), held)
     arguments["cache_dtype"] = cache_dtype or ("f32" if arguments["dtype"] == "f32" else "bf16")
     tokenizer_files = None
     if isinstance(tokenizer, str | os.PathLike):
@@ -220,7 +228,9 @@ def _made(
     )
 
 
-def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) -> tuple[Model, Model]:
+def embedded_pair(
+    dtype: Dtype | None = None, draft_dtype: Dtype | None = None, *, prefill: PrefillChoice = "auto"
+) -> tuple[Model, Model]:
     """Load the bundled target (92M parameters) and draft (3.9M), each once per format.
 
     They are a GPT-like pair as in section 4.2 of Leviathan et al. (2023), trained on public-domain English
@@ -230,6 +240,8 @@ def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) 
     ----------
     dtype, draft_dtype : {None, "f32", "bf16", "int8", "int4"}
         Number formats, as in :func:`load`. None: int8.
+    prefill : {"auto", "rows", "tiles", "blas"}
+        As in :func:`load`.
 
     Returns
     -------
@@ -239,13 +251,20 @@ def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) 
     # Checked here, because the cache needs hashable values.
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
-    return _embedded("target", dtype or "int8"), _embedded("draft", draft_dtype or "int8")
+    check_choice("prefill", prefill, PREFILL_CHOICES)
+    return embedded_model("target", dtype, prefill), embedded_model("draft", draft_dtype, prefill)
+
+
+def embedded_model(name: str, dtype: Dtype | None, prefill: PrefillChoice) -> Model:
+    """Load the bundled "target" or "draft", once per format and method."""
+    dtype = dtype or "int8"
+    return _embedded(name, dtype, fastest_prefill(_core.kernels(), dtype) if prefill == "auto" else prefill)
 
 
 @functools.cache
-def _embedded(name: str, dtype: Dtype) -> Model:
+def _embedded(name: str, dtype: Dtype, prefill: PrefillChoice) -> Model:
     with as_file(files("specdec") / "embedded" / name) as folder:
-        return load(folder, dtype)
+        return load(folder, dtype, prefill=prefill)
 
 
 def _checked(
@@ -272,10 +291,10 @@ def _checked(
         raise CheckpointError(f"{checkpoint.path}: {found}; expected a tensor of shape {list(shape)}")
 
 
-def as_model(name: str, given: object) -> Model:
+def as_model(name: str, given: object, *, prefill: PrefillChoice = "auto") -> Model:
     """Return the argument `name` as a model, loading a path or hub name."""
     if isinstance(given, Model):
         return given
     if isinstance(given, str | os.PathLike):
-        return load(given)
+        return load(given, prefill=prefill)
     raise InputError(f"{name} is {type_of(given)}; expected a specdec.Model, a path or a hub name")

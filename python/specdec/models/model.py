@@ -101,7 +101,7 @@ class Model:
     cache_dtype : str
         Number format of the KV cache: "f32" or "bf16".
     prefill : str
-        Matrix multiplication for prompts, see :func:`specdec.load`.
+        Matrix multiplication for prompts: "rows", "tiles" or "blas", see :func:`specdec.load`.
     n_bytes : int
         Memory of the packed weights.
     n_parameters : int
@@ -440,14 +440,14 @@ class Model:
         layers = number_of(c.n_layer, "layer")
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
-        engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
+        prompts = {"rows": "in rows", "tiles": "in tiles", "blas": "by OpenBLAS"}[self.prefill]
         merged = None if self.origin is None else self.origin.adapter_files
         adapter = "" if self.unmerged is None else f", adapter {str(self.unmerged.path)!r}"
         adapter += "" if merged is None else f", merged with {str(merged.path)!r}"
         return (
             f"<specdec.Model {str(self.path)!r}: {self.architecture}, {_short(self.n_parameters)} "
-            f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "
-            f"{layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
+            f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B), prompts {prompts}"
+            f"{adapter}, {layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
     def logits(
@@ -644,7 +644,8 @@ class Model:
         """Measure the quantization error of this model against its checkpoint.
 
         Compares each matrix with the reopened checkpoint. With a text, also compares the cross-entropy with
-        that of the checkpoint in f32, which needs 4 bytes per weight.
+        that of the checkpoint in f32, which needs 4 bytes per weight. The text is scored with the model's
+        prefill method: load with ``prefill="rows"`` for the cross-entropy of decoding.
 
         Parameters
         ----------

@@ -1,8 +1,9 @@
-"""Names of number formats and prefill methods, and bf16 in NumPy."""
+"""Names of number formats and prefill methods, the fastest method, and bf16 in NumPy."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,21 @@ CacheDtype: TypeAlias = Literal["f32", "bf16", "int8"]
 """Number format of the KV cache."""
 PrefillMethod: TypeAlias = Literal["rows", "tiles", "blas"]
 """Matrix multiplication for prompts, see `specdec.load`."""
+PrefillChoice: TypeAlias = Literal["auto", "rows", "tiles", "blas"]
+"""Method, or "auto": the fastest on this processor."""
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
-PREFILL_METHODS: tuple[PrefillMethod, ...] = get_args(PrefillMethod)
+PREFILL_CHOICES: tuple[PrefillChoice, ...] = get_args(PrefillChoice)
+
+_FASTEST: Final[Mapping[str, Mapping[MatrixDtype, PrefillMethod]]] = {
+    "amx": {"bf16": "tiles", "int8": "tiles", "int4": "tiles", "file": "tiles"},
+}
+"""Fastest method by instruction set and number format; "rows" for others (times in benchmarks/SPEED.md)."""
+
+
+def fastest_prefill(kernels: str, dtype: MatrixDtype) -> PrefillMethod:
+    """Return what prefill="auto" means for an instruction set; never measured, since it decides bits."""
+    return _FASTEST.get(kernels, {}).get(dtype, "rows")
 
 
 def one_dtype(dtype: MatrixDtype) -> Dtype:

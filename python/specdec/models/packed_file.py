@@ -42,7 +42,7 @@ from specdec.models.checkpoints.hub import describing_files, is_describing
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
 from specdec.models.model import LaterTexts, Model, ModelTexts
 from specdec.models.model_config import ModelConfig
-from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
+from specdec.models.number_formats import CacheDtype, PrefillChoice, fastest_prefill, one_dtype
 from specdec.models.origin import ModelOrigin, ReadFiles
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side, warn_of_ids_beyond
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
@@ -290,12 +290,16 @@ class PackedFile:
             raise self.error(f"{found}; expected the bytes as written{_AGAIN}")
         return view
 
-    def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:
+    def core(self, cache_dtype: CacheDtype | None, prefill: PrefillChoice, n_threads: int) -> _core.Model:
         """Return the core's model over the mapped file."""
         header = self.header
         views = [self._view(part, n_threads) for part in header["blocks"]]
-        if (prefill == "blas") != (header["prefill"] == "blas"):
-            how = f"prefill {header['prefill']!r}, which has another layout than {prefill!r}"
+        own = header["prefill"]
+        if prefill == "auto":
+            fastest = fastest_prefill(_core.kernels(), header["dtype"])
+            prefill = fastest if (fastest == "blas") == (own == "blas") else own
+        if (prefill == "blas") != (own == "blas"):
+            how = f"prefill {own!r}, which has another layout than {prefill!r}"
             raise self.error(f"was written with {how}{_SAME}{_AGAIN}")
         try:
             core = _core.Model(
@@ -386,7 +390,7 @@ def packed_model(
     if isinstance(texts, ModelTexts) and texts.tokenizer is not None:
         warn_of_ids_beyond(texts.tokenizer, config["n_vocab"], path)
     again = {name: value for name, value in arguments.items() if name != "adapter"}
-    again["cache_dtype"] = core.cache_dtype
+    again |= {"cache_dtype": core.cache_dtype, "prefill": core.prefill}
     sampling = dict(header["default_sampling"])
     if pairs := sampling.get(_BIASES):
         sampling[_BIASES] = {token: -math.inf if bias is None else bias for token, bias in pairs}

@@ -240,7 +240,9 @@ def described(value: Any) -> Any:
             f", merged adapter {merged.digest}" if merged is not None else "",
             f", adapter {value.adapter_digest}" if value.adapter_digest is not None else "",
         ]
-        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{''.join(said)})"
+        return (
+            f"{value.path} ({value.dtype}, cache {value.cache_dtype}, prefill {value.prefill}{''.join(said)})"
+        )
     if isinstance(value, list | tuple):
         return [described(item) for item in value]
     if isinstance(value, dict):
@@ -258,8 +260,9 @@ def is_function(value: Any) -> bool:
 
 
 def opened_target(given: TargetGiven) -> Model:
-    """Load the target in an actor."""
-    return as_model("target", given() if is_function(given) else given)  # type: ignore[operator]
+    """Load the target in an actor; a path with the prefill method that has equal bits on every machine."""
+    made = given() if is_function(given) else given  # type: ignore[operator]
+    return as_model("target", made, prefill="rows")
 
 
 def opened_draft(given: DraftGiven, target: Model) -> Draft | None:
