@@ -7,7 +7,7 @@ from importlib import import_module
 #: Engine classes by name.
 ENGINES = {
     "specdec": "with_specdec.Specdec",
-    "specdec, tiles": "with_specdec.SpecdecTiles",
+    "specdec, rows": "with_specdec.SpecdecRows",
     "llama.cpp": "with_llama_cpp.LlamaCpp",
     "openvino": "with_openvino.OpenVino",
     "transformers": "with_transformers.Transformers",

@@ -16,7 +16,7 @@ from specdec import _core
 class Specdec(Engine):
     """The core's decoder."""
 
-    reads_prompts = "rows"
+    reads_prompts = "auto"
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -46,17 +46,17 @@ class Specdec(Engine):
         self.decoder.cut(min(n, self.decoder.n_committed))
 
 
-class SpecdecTiles(Specdec):
-    """specdec with prefill='tiles'."""
+class SpecdecRows(Specdec):
+    """specdec with prefill='rows'."""
 
-    reads_prompts = "tiles"
+    reads_prompts = "rows"
     cells = tuple(cell for cell in CELLS if cell.startswith("prefill"))
 
     @classmethod
     def prepare(cls, job: Job) -> None:
-        """Refuse f32, which has no tiles."""
-        if job.format == "f32":
-            raise Unsupported("prefill='tiles' needs a bf16, int8 or int4 model")
+        """Refuse what "auto" reads in rows too."""
+        if _core.kernels() != "amx" or job.format == "f32":
+            raise Unsupported("prefill='auto' is rows here")
         super().prepare(job)
 
 
@@ -175,6 +175,6 @@ class SpecdecWriter(Writer):
         return self._generate([ids], n, logits=True)[0].logits
 
 
-def _load(job: Job, prefill: str = "rows") -> specdec.Model:
+def _load(job: Job, prefill: str = "auto") -> specdec.Model:
     path, dtype = (job.checkpoint, job.format) if job.gguf is None else (job.gguf, None)
     return specdec.load(path, dtype, tokenizer=False, n_threads=job.n_threads, prefill=prefill)
