@@ -338,8 +338,8 @@ def test_number_formats_and_prefill(pair: Pair, monkeypatch: pytest.MonkeyPatch)
         printed(*short, *more)
     printed(*short, "--target", "target", "--draft", "draft", "--draft-dtype", "int8")
     assert run("chat").exit_code == 2  # the pair has no chat template
-    asked_of_pair = [(None, None, "auto"), ("bf16", "int4", "rows")]
-    assert asked == [*asked_of_pair, ("target", None, "auto"), ("draft", "int8"), (None, None, "rows")]
+    asked_of_pair = [(None, None, "rows"), ("bf16", "int4", "rows")]
+    assert asked == [*asked_of_pair, ("target", None, "rows"), ("draft", "int8"), (None, None, "rows")]
     assert run(*short, "--dtype", "f16").exit_code == 2
 
 

@@ -64,8 +64,9 @@ class Round:
     """Mean number of experts read per layer of a mixture-of-experts target; in a batch, for the whole batch.
     0 for a model without experts, and if the prefill processed all tokens of the round."""
     planned: int = 0
-    """``gamma="auto"``: the number of draft tokens with the highest expected speed; -1 while drafting is
-    paused. 0 without it."""
+    """``gamma="auto"``: the number of draft tokens that was expected to be fastest before the round; the
+    draft stops earlier or later as its confidence in each token suggests. -1 while drafting is paused; 0
+    without it."""
     gain: float = 0.0
     """``gamma="auto"``: this speed relative to plain decoding, for the whole batch; 1 while drafting is
     paused. 0 without it."""
@@ -571,7 +572,7 @@ class Trace(RoundTimes):
         if self._has_trees():
             expected = predicted = ideal = "undefined for trees"
         elif without_t1:
-            predicted = "unknown without t(1), see Trace.against"
+            predicted = "unknown: needs the time of a plain step, see Trace.against"
         rate = f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"
         length = f"{self.mean_acceptance_length:.2f}"
         if self.n_drafted:

@@ -46,7 +46,7 @@ _PREFILL = click.option(
     type=click.Choice(PREFILL_CHOICES),
     metavar="METHOD",
     help="How prompts are computed: auto (the fastest here), rows (with the bits of decoding, the same on "
-    "every processor), tiles or blas (default: auto; for chat: rows).",
+    "every processor), tiles or blas (default: auto; for chat and without a verb: rows).",
 )
 _LANGUAGES = (
     click.option("--src-lang", metavar="CODE", help="Source language, for multilingual models."),

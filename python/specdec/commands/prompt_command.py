@@ -36,7 +36,7 @@ _EAGER: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": Fal
     temperature=f"{READABLE['temperature']}, or 0 with --source",
     repetition_penalty=f"{READABLE['repetition_penalty']}, or 1 with --temperature or --source",
     verify="coupled, which samples the same text with and without a draft; rejection with --lenience. "
-    "rejection and block accept more",
+    "auto accepts more",
     seed="0",
 )
 @click.option("--no-color", is_flag=True, help="Use marks instead of colors (as with NO_COLOR set).")
@@ -46,4 +46,5 @@ def command(prompt: tuple[str, ...], source: str | None, no_color: bool, **given
     """Continue a prompt by speculative decoding and compare it with plain decoding."""
     from specdec.commands.side_by_side import run_side_by_side
 
+    given["prefill"] = given["prefill"] or "rows"  # so that the text is the same on every processor
     return run_side_by_side(prompt, source, not no_color, given)

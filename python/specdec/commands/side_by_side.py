@@ -223,9 +223,9 @@ def _settings(
     penalized = "" if penalty in (None, 1.0) else f", repetition penalty {penalty:g}"
     found = [("sampling", f"temperature {sampling.temperature:g}{penalized}, seed {shown.seed[0]}")]
     if request.rule == "coupled":
-        found.append(("rule", "coupled: equal texts; --verify rejection accepts more but samples two texts"))
+        found.append(("rule", "coupled: equal texts; --verify auto accepts more but samples two texts"))
     else:
-        found.append(("rule", request.rule))
+        found.append(("rule", shown.trace.rule))
     found.append(("greedy texts", shlex.join(_greedy(given, source, prompt))))
     return found
 

@@ -30,7 +30,9 @@ def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice])
     lenience = check_lenience("lenience", lenience)
     if lenience < 1.0 and chosen not in _LENIENT:
         raise InputError.of(
-            "lenience", lenience, f"1 with {argument}={shown(chosen)}, which is never lenient"
+            "lenience",
+            lenience,
+            f"1 with {argument}={shown(chosen)}, which is never lenient; or verify 'rejection'",
         )
     return chosen, lenience
 
