@@ -10,7 +10,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
+from compiled import blocks_of_a_stored_token, blocks_of_a_token, counted_work, prompts_in_slices_of
 from refusals import refuses
 from sessions import Session
 from toy_pair import RecordedSession
@@ -155,12 +155,12 @@ def test_a_common_prefix_is_computed_once(models: Any, drafting: bool, batch_siz
             session.replace(slot, texts[0], (0, 0))
         raise AssertionError
 
-    of_a_token = blocks_of_a_token(target, draft)
+    stored = blocks_of_a_stored_token(target, draft)
     # the last token of a prompt is the root of the first round; if that drafts, it is not read before
-    own = 2 if drafting else 3
-    assert work_of_prefill(prompts) == of_a_token * (100 + 8 * own)
+    roots = 0 if drafting else 8 * blocks_of_a_token(target)
+    assert work_of_prefill(prompts) == stored * (100 + 8 * 2) + roots
     strangers = [[91 + i, *prompt] for i, prompt in enumerate(prompts)]
-    assert work_of_prefill(strangers) == of_a_token * 8 * (101 + own)
+    assert work_of_prefill(strangers) == stored * 8 * (101 + 2) + roots
 
 
 @needs_hooks
@@ -175,21 +175,22 @@ def test_short_prompts_are_read_together(drafting: bool) -> None:
         models = build(LLAMA, tensors), build(LLAMA, perturbed(tensors, 0.05))
     given = models[: 1 + drafting]
 
-    def count(prompts: list[list[int]]) -> tuple[int, int]:
-        """Forward passes of each model, and tokens read."""
+    def count(prompts: list[list[int]]) -> tuple[int, float]:
+        """Forward passes of each model, and tokens read before the last ones."""
         session = new_session(models[0], models[1] if drafting else None, prompts)
         with counted_work() as work:
             session.prefill()
-        return work.forwards // len(given), work.blocks // blocks_of_a_token(*given)
+        n_roots = 0 if drafting else sum(len(prompt) > 1 for prompt in prompts)
+        blocks = work.blocks - n_roots * blocks_of_a_token(models[0])
+        return work.forwards // len(given), blocks / blocks_of_a_stored_token(*given)
 
-    last = 0 if drafting else 1
-    assert count([[i, *range(9)] for i in range(6)]) == (1, 54 + 6 * last)
-    assert count([[i, *range(9)] for i in range(8)]) == (2, 72 + 8 * last)
+    assert count([[i, *range(9)] for i in range(6)]) == (1, 54)
+    assert count([[i, *range(9)] for i in range(8)]) == (2, 72)
     assert count([[i] for i in range(8)]) == (0, 0)
-    assert count([list(range(65)), [90], [91, 5]]) == (2, 65 + 2 * last)
-    assert count([[*range(30), 90 + i, 5] for i in range(8)]) == (2, 31 + 7 + 8 * last)
+    assert count([list(range(65)), [90], [91, 5]]) == (2, 65)
+    assert count([[*range(30), 90 + i, 5] for i in range(8)]) == (2, 31 + 7)
     # ten are not worth waiting for; what a slice has read is there for the next, and slices are even
-    assert count([[*range(10), 90 + i, 5] for i in range(6)]) == (2, 3 * 11 + 3 + 6 * last)
+    assert count([[*range(10), 90 + i, 5] for i in range(6)]) == (2, 3 * 11 + 3)
 
 
 # ------------------------------------------------------------------------------------------------ node budget

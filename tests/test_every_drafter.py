@@ -40,6 +40,8 @@ from worlds.mixtures import qwen3_moe_config, qwen3_moe_tensors
 NAMES = list(DRAFTS)
 UNSEEDED = {"ensemble that adapts", *REMEMBERING}
 """Which drafts are asked depends on measured times, or their draft tokens on earlier texts."""
+TRIED = {"ensemble that adapts"}
+"""Asked at first for one of eight sequences, rounded up."""
 TELLING = {
     "object", "object with branches", "drafted by an object", "ensemble", "ensemble of layers",
     "ensemble with look-ahead embeddings",
@@ -340,6 +342,10 @@ def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) ->
         how["draft_sampling"] = {"temperature": 0.0}
     session = with_drafts(open_session(world, DRAFTS[name](world), n_runs, gamma, **how))
     records = session.round()
+    if name in TRIED:  # by their place, so what they draft has no say in it
+        asked, others = records[: n_runs // 8], records[n_runs // 8 + 1 :]
+        assert all(one["drafted"] for one in asked) and not any(one["drafted"] for one in others)
+        records = asked
     if later:
         right = {record["sequence"] for record in records if record["tokens"] == PROMPT[-1:]}
         records = [record for record in session.round() if record["sequence"] in right]

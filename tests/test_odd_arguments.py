@@ -231,7 +231,7 @@ def of(module: Any, name: str, given: Callable[[World], dict[str, Any]]) -> Call
 
 def theory_case(name: str) -> Callable[[World], Case]:
     """Return a formula with valid arguments by parameter name."""
-    known = {**PAIR, "alpha": 0.8, "cost": 0.1, "gamma": 4, "parents": [0, 1]}
+    known = {**PAIR, "alpha": 0.8, "cost": 0.1, "gamma": 4, "parents": [0, 1], "ratios": [[0.5, 1.5]]}
     taken = inspect.signature(getattr(theory, name)).parameters
     return of(theory, name, lambda w: {key: known[key] for key in taken if key in known})
 

@@ -14,7 +14,7 @@ import pytest
 import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
-from compiled import blocks_of_a_token, counted_work, prompts_in_slices_of
+from compiled import blocks_of_a_stored_token, blocks_of_a_token, counted_work, prompts_in_slices_of
 from distributions import first_layers, small_llama2c
 from drafters import DRAFTS, Repeats, World, named
 from refusals import refuses
@@ -153,7 +153,7 @@ def test_only_new_tokens_are_computed(target: specdec.Model, world: World) -> No
     with counted_work() as work:
         specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=1)
     # the last token of the first text, which was not read, and three more, of which one is the root
-    assert work.blocks == 4 * blocks_of_a_token(target)
+    assert work.blocks == 3 * blocks_of_a_stored_token(target) + blocks_of_a_token(target)
 
 
 # ----------------------------------------------------------------------------------------- beam search
@@ -209,7 +209,7 @@ def test_a_draft_reads_only_new_tokens(target: specdec.Model, world: World, name
         work[known] = done.blocks
     assert_equal(found[cache], found[None])
     assert found[cache].trace.n_drafted == found[None].trace.n_drafted
-    assert work[None] - work[cache] >= 50 * blocks_of_a_token(target, *[world.draft] * n_readers)
+    assert work[None] - work[cache] >= 50 * blocks_of_a_stored_token(target, *[world.draft] * n_readers)
 
 
 def test_a_draft_of_a_shorter_context(make_llama: Factory) -> None:

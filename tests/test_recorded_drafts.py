@@ -110,7 +110,7 @@ def test_samples_are_where_the_text_left_the_draft_tokens(
 ) -> None:
     """By the records of the rounds, in plain Python, and the target's own logits there."""
     ring = ring_of(1000, everywhere=everywhere)
-    records = all_rounds(opened(DRAFTS[name](FRIEND), ring, temperature=temperature))
+    records = all_rounds(opened(DRAFTS[name](FRIEND), ring, temperature=temperature, max_new_tokens=60))
     wanted, got = expected(records, PROMPTS, everywhere), ring.take()
     assert len(wanted) == len(got["depth"]) > 4
     assert ring.n == 0

@@ -104,6 +104,11 @@ def blocks_of_a_token(*models: Any) -> int:
     return sum(2 * model.config["n_layer"] for model in models if model is not None)
 
 
+def blocks_of_a_stored_token(*models: Any) -> int:
+    """Layer blocks of a prompt token whose row nothing reads; it ends in the last layer."""
+    return sum(2 * (model.config["n_layer"] - 1) for model in models if model is not None)
+
+
 @contextmanager
 def prompts_in_slices_of(n_tokens: int) -> Iterator[None]:
     """Set the prompt slice of models made inside."""
