@@ -16,7 +16,7 @@ static PyStructSequence_Field fields[] = {
     {"drafts", "In builds for tests: distributions that the nodes were drawn from, or None."},
     {0},
 };
-enum { N_FIELDS = sizeof fields / sizeof *fields - 1 };
+enum { N_FIELDS = sizeof fields / sizeof *fields - 1, N_OF_ROUND = 13 /* fields of specdec.Round */ };
 
 static PyStructSequence_Desc description = {
     .name = "specdec._core.SlotRound",
@@ -34,7 +34,11 @@ int sd_slot_round_begin(sd_module_state* state) {
     Py_XDECREF(module);
     if (state->round_class == NULL) return -1;
     state->round_fields = PyObject_GetAttrString(state->round_class, "__match_args__");
-    return state->round_fields ? 0 : -1;
+    if (state->round_fields == NULL) return -1;
+    if (PyTuple_Check(state->round_fields) && PyTuple_GET_SIZE(state->round_fields) == N_OF_ROUND) return 0;
+    Py_CLEAR(state->round_fields);
+    PyErr_SetString(PyExc_RuntimeError, "specdec.Round has other fields than this build of the core expects");
+    return -1;
 }
 
 /* Number of new tokens of a round: the accepted ones and the target's own. */
@@ -66,13 +70,13 @@ static PyObject* new_round(const sd_module_state* state, const sd_record* record
         PyLong_FromLong(record->planned),
         PyFloat_FromDouble(record->gain),
     };
-    enum { N = sizeof values / sizeof *values };
+    _Static_assert(sizeof values / sizeof *values == N_OF_ROUND, "one value a field");
     int complete = 1;
-    for (int i = 0; i < N; i++) complete &= values[i] != NULL;
+    for (int i = 0; i < N_OF_ROUND; i++) complete &= values[i] != NULL;
     PyTypeObject* type = (PyTypeObject*)state->round_class;
     PyObject* round = complete ? type->tp_alloc(type, 0) : NULL;
-    /* The constructor of a frozen dataclass takes several times as long. */
-    for (int i = 0; i < N; i++) {
+    /* Bypasses the constructor of the frozen dataclass, which is several times slower. */
+    for (int i = 0; i < N_OF_ROUND; i++) {
         if (round != NULL &&
             PyObject_GenericSetAttr(round, PyTuple_GET_ITEM(state->round_fields, i), values[i]) < 0)
             Py_CLEAR(round);

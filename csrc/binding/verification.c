@@ -121,7 +121,10 @@ static int check_rule(const call* c, const char* name, double lenience, sd_rule*
     const sd_tree tree = {.n_nodes = c->n, .parents = c->parents};
     sd_status status = sd_rule_find(name, rule);
     if (status == SD_OK && *rule == SD_RULE_AUTO)
-        status = sd_fail(SD_ERR_VALUE, "the rule is 'auto', expected one that judges trees");
+        status = sd_fail(
+            SD_ERR_VALUE,
+            "the rule is 'auto', expected rejection, greedy, coupled, block, traversal, k-sequential or "
+            "classical");
     if (status == SD_OK) status = sd_rule_check(*rule, lenience);
     /* the caller ensures that siblings are draws */
     if (status == SD_OK)

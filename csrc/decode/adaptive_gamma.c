@@ -23,14 +23,15 @@ static int load_of(int n_open) {
 static sd_adaptive_load leave(const sd_adaptive_gamma* a) {
     const sd_throughput* t = &a->throughput;
     const sd_drafter_policy* p = &a->drafter;
-    return (sd_adaptive_load){1,        t->tokens,         t->seconds, t->n_drafted,
-                              p->draft, p->n_draft_tokens, p->steps,   p->schedule};
+    return (sd_adaptive_load){p->schedule.n_rounds > 0, t->tokens, t->seconds, t->n_drafted, p->draft,
+                              p->n_draft_tokens,        p->steps,  p->schedule};
 }
 
 void sd_adaptive_gamma_enter(sd_adaptive_gamma* a, int n_open) {
     sd_throughput* t = &a->throughput;
     sd_drafter_policy* p = &a->drafter;
     int load = load_of(n_open), n_before = t->n_open;
+    t->n_open = n_open;
     if (load == a->load) return;
     sd_adaptive_load old = leave(a), new = a->loads[load];
     if (!t->target.known) { /* nothing has been learned */
@@ -71,7 +72,7 @@ void sd_adaptive_gamma_end(sd_adaptive_gamma* a, const sd_adaptive_gamma_round* 
     sd_throughput* t = &a->throughput;
     int n_open = t->n_open, n_asked = a->drafter.drafting ? r->n_asked : 0, drafting = n_asked > 0;
     sd_throughput_measure(t, r->n_rows, r->draft_s, r->rest_s,
-                          drafting ? sd_drafter_policy_expects(&a->drafter, r->n_steps) : 0.0);
+                          drafting ? sd_drafter_policy_expects(&a->drafter, t, n_asked, r->n_steps) : 0.0);
     const sd_drafter_round own = {.n_asked = n_asked,
                                   .n_rows = n_open,
                                   .n_draft_tokens = r->n_draft_tokens,

@@ -219,12 +219,34 @@ void sd_drafter_policy_observe(sd_drafter_policy* p, const sd_proposal* proposal
     if (n_path > 0) sd_mean_add(&p->added[bin_of(expected)], n_added, n_path, PROPOSALS);
 }
 
-double sd_drafter_policy_expects(const sd_drafter_policy* p, int n_steps) {
+/* Does the round draft for all sequences? Else it is a trial. */
+static int drafts_for_all(const sd_drafter_policy* p, const sd_throughput* t) {
+    return p->n_asked == t->n_open;
+}
+
+/* Time of a trial with n_asked sequences relative to drafting for all: like the target's time. */
+static double trial_share(const sd_drafter_policy* p, const sd_throughput* t, int n_asked) {
+    if (drafts_for_all(p, t)) return 1.0;
+    return sd_cost_model_seconds(&t->target, n_asked) / sd_cost_model_seconds(&t->target, t->n_open);
+}
+
+/* Steps of a round if all sequences took as many as those of a trial. */
+static int steps_of_all(const sd_drafter_policy* p, const sd_throughput* t, int n_asked, int n_steps) {
+    return drafts_for_all(p, t) ? n_steps : (int)((long long)n_steps * t->n_open / n_asked);
+}
+
+/* Expected seconds of n_steps for n_asked sequences. */
+static double asked_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_asked, int n_steps) {
+    return trial_share(p, t, n_asked) * draft_seconds(p, t, steps_of_all(p, t, n_asked, n_steps));
+}
+
+double sd_drafter_policy_expects(const sd_drafter_policy* p, const sd_throughput* t, int n_asked,
+                                 int n_steps) {
     if (n_steps == 0) return p->empty_s.n < N_EXPECTED ? -1.0 : p->empty_s.sum / p->empty_s.n;
-    if (sd_drafter_schedule_away(&p->schedule) ||
-        sd_cost_model_seen(&p->draft, n_steps, n_steps) < N_EXPECTED)
+    int n = steps_of_all(p, t, n_asked, n_steps);
+    if (sd_drafter_schedule_away(&p->schedule) || sd_cost_model_seen(&p->draft, n, n) < N_EXPECTED)
         return -1.0;
-    return sd_cost_model_seconds(&p->draft, n_steps);
+    return asked_seconds(p, t, n_asked, n_steps);
 }
 
 /* After a pause: trust earlier rates little. */
@@ -239,13 +261,10 @@ static void forget(sd_drafter_policy* p) {
 static double learn_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_asked, int n_steps,
                             double draft_s) {
     if (n_steps > 0) {
-        int n = t->n_open;
-        double share =
-            n_asked == n ? 1.0
-                         : sd_cost_model_seconds(&t->target, n_asked) / sd_cost_model_seconds(&t->target, n);
-        if (!sd_drafter_schedule_away(&p->schedule) && (n_asked == n || !p->draft.known))
-            sd_cost_model_learn(&p->draft, n_steps * n / n_asked, draft_s / share);
-        return fmin(draft_s, OUTLIER * draft_seconds(p, t, n_steps));
+        if (!sd_drafter_schedule_away(&p->schedule) && (drafts_for_all(p, t) || !p->draft.known))
+            sd_cost_model_learn(&p->draft, steps_of_all(p, t, n_asked, n_steps),
+                                draft_s / trial_share(p, t, n_asked));
+        return fmin(draft_s, OUTLIER * asked_seconds(p, t, n_asked, n_steps));
     }
     if (p->empty_s.n >= N_EXPECTED) draft_s = fmin(draft_s, OUTLIER * p->empty_s.sum / p->empty_s.n);
     sd_mean_add(&p->empty_s, draft_s, 1.0, ROUNDS);
@@ -259,13 +278,13 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
     }
     double all_s = r->draft_s / t->slowness, draft_s = learn_seconds(p, t, r->n_asked, r->n_steps, all_s);
     double missed_s = sd_drafter_schedule_away(&p->schedule) && r->n_steps > 0 && p->draft.known
-                          ? fmax(0.0, all_s - COLD * draft_seconds(p, t, r->n_steps))
+                          ? fmax(0.0, all_s - COLD * asked_seconds(p, t, r->n_asked, r->n_steps))
                           : 0.0;
     double rows_s = target_seconds(p, t, r->n_rows + r->n_draft_tokens) -
                     sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_other));
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
-    sd_drafter_schedule_drafted(&p->schedule, p->n_asked == t->n_open, lost,
+    sd_drafter_schedule_drafted(&p->schedule, drafts_for_all(p, t), lost,
                                 t->plain_rate * missed_s / t->n_open);
     double share = 1.0 / fmin(ROUNDS, (double)p->schedule.n_rounds);
     p->n_draft_tokens += ((double)r->n_draft_tokens / r->n_asked - p->n_draft_tokens) * share;

@@ -39,7 +39,7 @@ struct sd_drafter_policy {
     /* The gamma with the most tokens per second, by the chances of each depth alone. */
     int planned;
     int drafting; /* 1: the drafter drafts */
-    int n_asked;  /* for so many sequences: in a trial a share of them, else all */
+    int n_asked;  /* sequences to draft for: all, or in a trial a share */
     /* Draft tokens made even if they do not pay, to learn their cost. */
     int explore_to;
     double rate; /* λ: tokens per second of the batch */
@@ -91,8 +91,9 @@ double sd_drafter_policy_right(const sd_drafter_policy* policy);
 void sd_drafter_policy_observe(sd_drafter_policy* policy, const sd_proposal* proposal, const int32_t* path,
                                int n_path, double expected, int n_added);
 
-/* Expected seconds of n_steps; below 0: not known yet. */
-double sd_drafter_policy_expects(const sd_drafter_policy* policy, int n_steps);
+/* Expected seconds of n_steps for n_asked sequences of the round; below 0: not known yet. */
+double sd_drafter_policy_expects(const sd_drafter_policy* policy, const sd_throughput* throughput,
+                                 int n_asked, int n_steps);
 
 /* A drafter's part in a round. */
 typedef struct sd_drafter_round {

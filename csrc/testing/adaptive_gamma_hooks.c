@@ -124,8 +124,9 @@ PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
     r.n_asked = drafting ? (int)PyTuple_GET_SIZE(chains) : 0;
     r.n_added = r.n_tokens - n_open - n_covered;
     int n_all = (r.n_rows + r.n_draft_tokens) * (1 + (r.n_asked > 0 ? a->drafter.n_extra : 0));
-    sd_throughput_measure(&a->throughput, n_all, r.draft_s, rest_s,
-                          r.n_asked ? sd_drafter_policy_expects(&a->drafter, r.n_steps) : 0.0);
+    sd_throughput_measure(
+        &a->throughput, n_all, r.draft_s, rest_s,
+        r.n_asked ? sd_drafter_policy_expects(&a->drafter, &a->throughput, r.n_asked, r.n_steps) : 0.0);
     double draft_s = sd_drafter_policy_end(&a->drafter, &a->throughput, &r);
     if (r.n_asked || r.n_rows > n_open) sd_throughput_add(&a->throughput, n_all, r.n_tokens, draft_s, rest_s);
     return Py_NewRef(Py_None);

@@ -16,7 +16,7 @@
 #define OUTCOME (-1.0)
 
 /* Entries of walk.chances before a row is tried, by the draft tokens below it. */
-enum { LEAF = -1, CHOSEN = -2, DRAWN = -3 };
+enum { LEAF = -1, DETERMINISTIC = -2, SAMPLED = -3 };
 
 typedef struct walk {
     const sd_verify_input* input;
@@ -33,17 +33,19 @@ typedef struct walk {
 } walk;
 
 /* Is the draft token of a node the only one its draft could give? */
-static int is_chosen(const sd_tree* tree, int node) {
+static int is_deterministic(const sd_tree* tree, int node) {
     return sd_prob(&tree->drawn_from[node], tree->tokens[node]) == 1.0;
 }
 
-/* Note for every row whether there are draft tokens below it, and whether all of them are chosen. */
+/* Mark each row as a leaf, as having only deterministic draft tokens (probability 1) below it, or as having
+ * sampled ones. */
 static void look_below(walk* w) {
     const sd_tree* tree = w->input->tree;
     for (int i = 0; i < tree->n_nodes; i++) w->chances[i] = LEAF;
     for (int i = tree->n_nodes - 1; i > 0; i--) {
         double* above = &w->chances[w->rows[tree->parents[i]]];
-        double below = is_chosen(tree, i) && w->chances[w->rows[i]] != DRAWN ? CHOSEN : DRAWN;
+        double below =
+            is_deterministic(tree, i) && w->chances[w->rows[i]] != SAMPLED ? DETERMINISTIC : SAMPLED;
         *above = below < *above ? below : *above;
     }
 }
@@ -70,7 +72,7 @@ static sd_status target_after(const walk* w, int32_t row, sd_distribution* targe
 }
 
 /* Chance of a draft token after a row of chance p and target `left`. Where nothing below depends on it, it is
- * decided at once, 1 or 0: at a leaf, and where all is chosen, as rejection does. */
+ * decided at once, 1 or 0: at a leaf, and where all is deterministic, as rejection does. */
 static double try_child(walk* w, int child, double p, const sd_distribution* left) {
     const sd_verify_input* q = w->input;
     double *chance = &w->chances[w->rows[child]], below = *chance;
@@ -78,7 +80,7 @@ static double try_child(walk* w, int child, double p, const sd_distribution* lef
     double t = p * sd_prob(left, q->tree->tokens[child]);
     double d = sd_prob(&q->tree->drawn_from[child], q->tree->tokens[child]);
     *chance = t < d ? t / d : (t > 0.0); /* compared before dividing, so d may be arbitrarily small */
-    int settled = q->rule == SD_RULE_TRAVERSAL && below == CHOSEN && p == 1.0 && d == 1.0;
+    int settled = q->rule == SD_RULE_TRAVERSAL && below == DETERMINISTIC && p == 1.0 && d == 1.0;
     if (below == LEAF || settled) *chance = q->uniforms[child] < *chance;
     return *chance;
 }

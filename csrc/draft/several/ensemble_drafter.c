@@ -265,7 +265,8 @@ static void end_round(ensemble_drafter* d) {
         for (int i = 0; i < d->options.n_drafters; i++) {
             const inner* in = &d->inners[i];
             if (in->round.n_asked == 0) continue;
-            double seconds = sd_drafter_policy_expects(&in->policy, in->round.n_steps);
+            double seconds =
+                sd_drafter_policy_expects(&in->policy, &d->throughput, in->round.n_asked, in->round.n_steps);
             expected_s = seconds < 0.0 || expected_s < 0.0 ? -1.0 : expected_s + seconds;
             n_asked += in->round.n_asked;
         }

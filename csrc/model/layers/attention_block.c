@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "key_values.h"
 
-/* Multiplications on one thread that take as long as the loops of threads that share an attention. */
+/* Multiply-adds (one thread) above which sharing an attention saves more than its extra loops cost. */
 #define SHARING_PAYS ((double)(1 << 19))
 
 typedef struct block {

@@ -406,8 +406,9 @@ def memory_of(draft: Draft) -> tuple[int, int]:
 def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
     widths = config.d_heads or (config.d_head,) * config.n_layer
-    padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
-    n_values = sum(n * width for n, width in zip(n_kv_heads, padded, strict=True))
+    padded = [-(-width // _PANEL) * _PANEL for width in widths]
+    keys = padded if cache_dtype == "int8" else widths
+    n_values = sum(n * (k + v) for n, k, v in zip(n_kv_heads, keys, padded, strict=True))
     return int(n_values * {"f32": 4, "bf16": 2, "int8": 34 / 32}[cache_dtype])
 
 

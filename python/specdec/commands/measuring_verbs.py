@@ -58,7 +58,7 @@ _names = several(
 )
 _seconds = number("--seconds", type=float, default=60.0, metavar="S", help="Time budget.", show_default=True)
 _drawn = setting_options(*TRUNCATIONS, "seed", "n_threads", seed="0")
-_judged = several(setting_option("verify", "rejection"), _drawn)
+_judged = several(setting_option("verify", "auto"), _drawn)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 _LISTS: Final[dict[str, Any]] = {"gammas": integers, "temperatures": numbers, "leniences": numbers}
@@ -244,7 +244,7 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
 @number("--limit", help="Use only the first N questions of each category.")
 @setting_option("gamma")
 @setting_option("max_new_tokens", "1024", "New tokens per turn")
-@setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="rejection")
+@setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="auto")
 @click.option("--ignore-eos", is_flag=True, help="Ignore end-of-text tokens: every answer has N tokens.")
 @setting_option("seed", "0", "Seed of the first repetition")
 @_parameters(bench, repeats="Repetitions of all questions", plain="Also answer without the draft")

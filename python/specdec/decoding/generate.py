@@ -155,9 +155,9 @@ def generate(
         Your own constraint: an object with the method ``start(tokens)``.
     verify : {"auto", "rejection", "block", "traversal", "coupled", "k-sequential", "classical"}
         The verification rule, see `specdec.verify`. "auto" is "block" for chains that a draft samples,
-        "traversal" for its trees, and "rejection" for tokens that it chooses, such as copied ones, and with a
-        lenience; `Trace.rule` is the one that ran. "rejection" is the paper's. "block" (Sun et al. 2024)
-        accepts more with gamma above 1, and so does "traversal" (Weng et al. 2025), in trees too. With
+        "traversal" for trees that it samples, and "rejection" otherwise (copied tokens, temperature 0,
+        lenience below 1); `Trace.rule` is the one that ran. "rejection" is the paper's. "block" (Sun et al.
+        2024) accepts more with gamma above 1, and so does "traversal" (Weng et al. 2025), in trees too. With
         "coupled", a seed gives the same tokens for every draft and gamma, plain decoding included.
         "k-sequential" differs from "rejection" only for drafts with several tokens per position; "classical"
         is for comparison. "block" takes chains only, "k-sequential" takes chains and independent samples. At

@@ -99,7 +99,7 @@ class Model:
     types : str
         The file's types if ``dtype`` is "file", such as "Q4_K, Q6_K"; else empty.
     cache_dtype : str
-        Number format of the KV cache: "f32" or "bf16".
+        Number format of the KV cache: "f32", "bf16" or "int8".
     prefill : str
         Matrix multiplication for prompts: "rows", "tiles" or "blas", see :func:`specdec.load`.
     n_bytes : int

@@ -32,7 +32,7 @@ def check_rule(argument: str, rule: Any, lenience: Any, rules: Sequence[Choice])
         raise InputError.of(
             "lenience",
             lenience,
-            f"1 with {argument}={shown(chosen)}, which is never lenient; or verify 'rejection'",
+            f"1 with {argument}={shown(chosen)}, which is exact",
         )
     return chosen, lenience
 
