@@ -279,6 +279,20 @@ def test_batches_of_other_sizes_have_their_own_estimates() -> None:
 
 
 @needs_hooks
+def test_free_slots_do_not_change_the_price_of_drafts() -> None:
+    """Drafts that pay for one sequence and not for four, in a session of as many slots or of 64."""
+    world, found = World(COMPUTE, 0.36, alike(0.8), together=0.2), []
+    learned = Play(world, 1).learned
+    Play(world, 1, learned).rate(200)
+    for n_slots in (4, 64):
+        play = Play(world, 2, learned.copy())
+        _core._adaptive_gamma_start(play.learned, 0, n_slots)  # type: ignore[attr-defined]
+        play.rate(4 * 40, 4)
+        found.append(play.gammas)
+    assert found[0] == found[1]
+
+
+@needs_hooks
 def test_one_slow_plain_round_does_not_make_drafts_look_good() -> None:
     """The first plain round takes three times as long; others show that it was an accident."""
     learned = _core.AdaptiveGamma()

@@ -110,7 +110,7 @@ def test_speed_against_a_plain_run() -> None:
     assert trace.predicted_speedup < 0.7 * trace.ideal_speedup
     assert f"{trace.predicted_speedup:.2f}" in trace.summary()
     assert "not known" not in trace.summary()
-    assert "unknown without t(1)" in TRACE.summary()
+    assert "unknown: needs the time of a plain step" in TRACE.summary()
     for trace, plain in ((PLAIN, TRACE), (TRACE, Trace([])), (TRACE, Trace(PLAIN.rounds, n_sequences=2))):
         with refuses("plain"):
             trace.against(plain)
