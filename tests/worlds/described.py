@@ -48,7 +48,7 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
         "d_ff": draws.randint(1, 70), "tied": draws.chance(0.4), "bias": gpt or draws.chance(0.2),
         "weights": draws.randint(1, 10**6), "spread": draws.one(0.1, 0.3, 0.3, 0.6),
         "dtype": draws.one("f32", "f32", "f32", "bf16", "int8", "int4"),
-        "cache_dtype": draws.one("f32", "f32", "bf16"),
+        "cache_dtype": draws.one("f32", "f32", "bf16", "int8"),
     }  # fmt: skip
     if gpt:
         found |= {"family": "gpt", "activation": draws.one("gelu", "gelu_tanh")}

@@ -225,7 +225,7 @@ def _settings(
     if request.rule == "coupled":
         found.append(("rule", "coupled: equal texts; --verify auto accepts more but samples two texts"))
     else:
-        found.append(("rule", shown.trace.rule))
+        found.append(("rule", shown.trace.rule or request.rule))
     found.append(("greedy texts", shlex.join(_greedy(given, source, prompt))))
     return found
 

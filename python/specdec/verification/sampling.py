@@ -117,7 +117,7 @@ class Sampling:
     """
 
     temperature: float = number(
-        0.0, "a finite number, at least 0", lambda x: 0.0 <= x < math.inf,
+        0.0, "a finite number, at least 0 (float32, to 3.4e38)", lambda x: x >= 0.0 and _is_float32(x),
         help="Sampling temperature; 0 is greedy.", flag="T", served=(0.0, 1e6),
     )  # fmt: skip
     top_k: int | None = integer(
