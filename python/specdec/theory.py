@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec.checks import check_array, check_integer, check_real
+from specdec.checks import check_array, check_items, check_integer, check_real
 from specdec.errors import InputError
 
 __all__ = [
@@ -162,10 +162,13 @@ def expected_block_tokens(ratios: Sequence[ArrayLike], gamma: int) -> float:
         At least 0. Rounds begin at every token with i - 1 tokens after it; NaN if no text is so long.
     """
     gamma = check_integer("gamma", gamma, 0)
-    texts = [_in_range(f"ratios[{i}]", text, 0.0, np.inf) for i, text in enumerate(ratios)]
+    given = check_items("ratios", ratios, "arrays [n_tokens] of numbers, one for each text")
+    texts = [_in_range(f"ratios[{i}]", text, 0.0) for i, text in enumerate(given)]
     for i, text in enumerate(texts):
         if text.ndim != 1:
             raise InputError.of(f"ratios[{i}]", text, "[n_tokens] numbers", str(text.shape), "has shape")
+    if gamma > max(map(len, texts), default=0):
+        return np.nan
     products = [np.ones(len(text)) for text in texts]  # r_1 ⋯ r_i, by the token where the round begins
     kept = [np.ones(len(text)) for text in texts]  # the least of them so far, at most 1
     tokens = 1.0
