@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec.checks import check_array, check_items, check_integer, check_real
+from specdec.checks import check_array, check_integer, check_items, check_real
 from specdec.errors import InputError
 
 __all__ = [
