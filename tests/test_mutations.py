@@ -163,7 +163,6 @@ FAULTS = r"""
 + ignored: pass
 - order[node])
 + descending: -order[node])
-+ of tokens, not of nodes: order[tokens[node]])
 - Candidate(tokens[node], draft_probs[node], uniforms[node]) for node in nodes]
 + draft rows stay in node order: Candidate(tokens[node], draft_probs[other], uniforms[node])
 |         for node, other in zip(nodes, sorted(nodes), strict=True)]
