@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from specdec.errors import CheckpointError
 from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
+
+if TYPE_CHECKING:
+    from specdec.models.families.mtp import MtpLayout
 
 ENCODER = "encoder."
 """Prefix of the canonical names of an encoder's tensors."""
@@ -301,6 +304,7 @@ class Family:
     replacements. `left_out`: Prefixes of tensors outside the model. `absent`: Defaults of absent fields.
     `harmless`: Fields that the class ignores or that repeat others. `settled`: Completes the configuration
     from the tensors in the files, where their presence decides; may remove duplicates from the tensors.
+    `mtp`: Layout of multi-token prediction blocks, if files may have any.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -315,6 +319,7 @@ class Family:
     left_out: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
+    mtp: MtpLayout | None = None
 
     def sources(self, config: Config, held: Callable[[str], bool] = lambda name: False) -> Iterator[Source]:
         """Yield the source of each model tensor, in the core's order; `held` says if the file has a name."""
@@ -358,7 +363,17 @@ class Family:
         for old, new in self.renamed.items():
             if name.startswith(old):
                 return new + name[len(old) :]
+        plain = name.removeprefix(self.prefix)
+        if self.mtp is not None and self.mtp.root and plain.startswith(self.mtp.root):
+            return plain
         return name if name.startswith((self.prefix, self.head + ".")) else self.prefix + name
+
+    def n_mtp_blocks(self, fields: Fields) -> int:
+        """Return the number of multi-token prediction blocks that the decoder's fields name."""
+        if self.mtp is None:
+            return 0
+        found: int = fields.integer(self.mtp.count, minimum=0, default=0)
+        return found
 
 
 # Default sizes of the configuration classes of transformers; other defaults are where fields are read.

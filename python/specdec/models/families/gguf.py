@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.models.families import mtp
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
     Array,
@@ -103,7 +104,7 @@ def _block(m: Metadata) -> dict[str, Any]:
     n_head = m.integer("attention.head_count")
     fields = {
         "hidden_size": m.integer("embedding_length"),
-        "num_hidden_layers": m.integer("block_count"),
+        "num_hidden_layers": m.n_layer,
         "num_attention_heads": n_head,
         "num_key_value_heads": m.get("attention.head_count_kv", n_head),
         "intermediate_size": m.integer("feed_forward_length"),
@@ -166,7 +167,7 @@ def _longrope(m: Metadata) -> dict[str, Any]:
 def _windows(m: Metadata) -> dict[str, Any]:
     """Return the window, and its layers if the file lists them."""
     fields: dict[str, Any] = {"sliding_window": m.get(_WINDOW)}
-    windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
+    windowed = m.pattern("attention.sliding_window_pattern", m.n_layer)
     if fields["sliding_window"] and windowed is not None:
         fields["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in windowed]
     return fields
@@ -218,7 +219,7 @@ def _gemma3(m: Metadata) -> dict[str, Any]:
         "rope_theta": m.amount("rope.freq_base", 1_000_000.0),
     }
     if not m.get(_WINDOW):
-        fields["layer_types"] = ["full_attention"] * m.integer("block_count")
+        fields["layer_types"] = ["full_attention"] * m.n_layer
     return fields
 
 
@@ -454,7 +455,7 @@ class Architecture:
     def family(self, like: Family) -> Family:
         """Return a family with the configuration of `like` and the tensor names of GGUF."""
         own: dict[str, Any] = {"prefix": "", "head": "output", "renamed": {}, "left_out": (), "settled": None}
-        return dataclasses.replace(like, tensors=self.tensors, **own)
+        return dataclasses.replace(like, tensors=self.tensors, mtp=mtp.GGUF, **own)
 
 
 _QWEN_MOE: Rows = {

@@ -64,6 +64,19 @@ class Metadata(MetadataFields):
         return [float(number) for number in tensor.numbers().reshape(-1)]
 
     @property
+    def n_mtp_blocks(self) -> int:
+        """Number of multi-token prediction blocks, after the model's layers."""
+        found: int = self.get("nextn_predict_layers", 0)
+        if type(found) is not int or not 0 <= found < self.integer("block_count"):
+            raise self.error("nextn_predict_layers", "fewer blocks than block_count")
+        return found
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return int(self.integer("block_count")) - self.n_mtp_blocks
+
+    @property
     def d_head(self) -> int:
         """Head size."""
         if self.raw("attention.key_length") is None:
