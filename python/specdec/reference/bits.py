@@ -93,7 +93,10 @@ class _Exact(_Forward):
                     at = position, head // group
                     total = fma(weight * scales[at], codes[at], total)
                 out[row, head] = total * (_F(1) / tree_sum(lanes[None])[0])
-        return self.times(out.reshape(self.n_rows, -1), f"{layer}.attn_out.weight")
+        return self.times(self.gated(out.reshape(self.n_rows, -1), h, i), f"{layer}.attn_out.weight")
+
+    def sigmoid(self, x: Array) -> Array:
+        return sigmoid(x)
 
     def values(self, v: Array) -> tuple[Array, Array]:
         """Return cached values and the factors of their weights, [n_rows, n_kv_head, d_head] each."""
