@@ -98,6 +98,12 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture-sigmoid-shared": LLAMA
     | _EXPERTS
     | {"router": "sigmoid", "router_renormalize": True, "routed_scale": 2.5, "d_shared_expert": 33},
+    "mixture-corrected-groups-dense-first": LLAMA
+    | _EXPERTS
+    | {"router": "sigmoid", "router_correction": True, "n_experts": 12, "n_experts_per_token": 3,
+       "n_expert_groups": 4, "n_groups_per_token": 2, "router_renormalize": True, "router_eps": 1e-2,
+       "routed_scale": 1.5, "d_shared_expert": 40, "mixtures": [0, 1, 1]},
+    "mixture-corrected-softmax": LLAMA | _EXPERTS | {"router_correction": True, "n_experts": 9},
     "mixture-renormalized-shared-gate": LLAMA
     | _EXPERTS
     | {"router_renormalize": True, "d_shared_expert": 70, "shared_expert_gate": True, "norm_position": "both",

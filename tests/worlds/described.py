@@ -77,11 +77,15 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
 
 def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
     n_experts, d_shared = draws.one(1, 2, 3, 8, 33), draws.one(0, 0, 5, 33)
-    return {
-        "n_experts": n_experts, "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
+    router = draws.one("softmax", "softmax_chosen", "sigmoid")
+    corrected = router != "softmax_chosen" and draws.chance(0.5)
+    groups = {"n_expert_groups": 4, "n_groups_per_token": 3} if corrected and n_experts == 8 else {}
+    return groups | {
+        "n_experts": n_experts, "n_experts_per_token": draws.randint(1, min(n_experts, 6)),
         "d_expert": draws.randint(1, 40), "d_shared_expert": d_shared,
-        "router": draws.one("softmax", "softmax_chosen", "sigmoid"), "router_bias": draws.chance(0.3),
-        "router_renormalize": draws.chance(0.5), "routed_scale": draws.one(1.0, 2.5),
+        "router": router, "router_bias": draws.chance(0.3), "router_correction": corrected,
+        "router_renormalize": draws.chance(0.5), "router_eps": draws.one(0.0, 1e-6),
+        "routed_scale": draws.one(1.0, 2.5),
         "mixtures": [int(draws.chance(0.7)) for _ in range(n_layer)],
         "shared_expert_gate": d_shared > 0 and draws.chance(0.5),
     }  # fmt: skip

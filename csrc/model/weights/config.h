@@ -51,8 +51,11 @@ typedef enum sd_router {
     SD_ROUTER_SIGMOID
 } sd_router;
 
-/* Mixture of experts: each row passes n_chosen of n_experts blocks, those with its largest router logits, and
- * a shared block if there is one. The layer adds the sum of their outputs times their weights. */
+#define SD_MOST_GROUPS 64
+
+/* Mixture of experts: each row passes n_chosen of n_experts blocks, those with its largest router logits or,
+ * with corrections, scores, and a shared block if there is one. The layer adds the sum of their outputs times
+ * their weights. */
 typedef struct sd_experts {
     int n;            /* 0: no mixtures; the fields below are ignored */
     int n_chosen;     /* for each row */
@@ -61,8 +64,12 @@ typedef struct sd_experts {
     int shared_gate;  /* the shared expert's weight is the sigmoid of a logit, else 1 */
     sd_router router;
     int router_bias; /* the logits have biases */
-    int renormalize; /* divide weights by the sum of the chosen experts' weights */
-    float scale;     /* factor of these weights, except the shared expert's */
+    int correction;  /* choose by score + correction of the expert; weights are scores (DeepSeek-V3) */
+    int n_groups,
+        n_chosen_groups; /* choose among experts of the groups whose best 2 sum to most; 0: one group */
+    int renormalize;     /* divide weights by the sum of the chosen experts' weights */
+    float eps;           /* added to that sum */
+    float scale;         /* factor of these weights, except the shared expert's */
 } sd_experts;
 
 /* How rows start if each has a feature as well as a token: a vector that another model computed from the text

@@ -69,6 +69,8 @@
     SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
     T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
+    T(ROUTER_CORRECTION, "router_correction", e->n, 0, mixture && e->correction,                            \
+      VECTOR(to->router_correction))                                                                        \
     T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate))  \
     SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)         \
     /* from here on: one per expert of a layer */                                                           \

@@ -95,6 +95,7 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
     int n = e->n + (e->shared_width > 0), outputs = e->shared_gate ? sd_shared_gate_output(c) + 1 : e->n;
     layer->router = sd_matrix_take(arena, SD_FORMAT_F32, SD_LAYOUT_PANELS, outputs, c->d_model, 1);
     layer->router_bias = take_vector(arena, outputs, e->router_bias);
+    layer->router_correction = take_vector(arena, e->n, e->correction);
     layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
     for (int i = 0; i < n; i++) {
         p.expert = i < e->n ? i : -1;

@@ -38,8 +38,9 @@ typedef struct sd_layer {
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output
      * sd_shared_gate_output. */
     sd_matrix router;
-    float* router_bias; /* [outputs of router]; NULL: none */
-    sd_mlp* experts;    /* [n_experts], then the shared one, if any; NULL in a dense layer */
+    float* router_bias;       /* [outputs of router]; NULL: none */
+    float* router_correction; /* [n_experts]; NULL: none */
+    sd_mlp* experts;          /* [n_experts], then the shared one, if any; NULL in a dense layer */
 } sd_layer;
 
 /* Feed-forward block that a layer's rows are prepared for: the dense one, the shared expert, or the first

@@ -327,7 +327,7 @@ class _Forward:
         return self.linear(hidden, f"{ours}.mlp_down")
 
     def mixture(self, h: Array, i: int) -> Array:
-        """Apply to each row the experts with the largest router logits, times their weights.
+        """Apply to each row its chosen experts, times their weights.
 
         The router's matrix has no number format.
         """
@@ -336,9 +336,11 @@ class _Forward:
         if own["router_bias"]:
             logits = logits + self.tensor(f"{ours}.router.bias")
         y = np.zeros_like(h)
+        scores = {"softmax": _softmax, "sigmoid": _sigmoid}.get(own["router"], np.asarray)(logits)
+        ranks = scores + self.tensor(f"{ours}.router_correction") if own["router_correction"] else logits
         for row in range(self.n_rows):
-            chosen = np.argsort(-logits[row], kind="stable")[: own["n_experts_per_token"]]  # ties: the first
-            for expert, weight in zip(chosen, self.expert_weights(logits[row], chosen), strict=True):
+            chosen = self.chosen(ranks[row])
+            for expert, weight in zip(chosen, self.expert_weights(scores[row, chosen]), strict=True):
                 y[row] += weight * self.mlp(h[row : row + 1], f"{ours}.experts.{expert}")[0]
         if own["d_shared_expert"]:
             shared = self.mlp(h, f"{ours}.shared_expert")
@@ -347,17 +349,22 @@ class _Forward:
             y = y + shared
         return y
 
-    def expert_weights(self, logits: Array, chosen: Array) -> Array:
+    def chosen(self, ranks: Array) -> Array:
+        """Return the experts of largest rank, in groups with the largest sums of two; ties: the first."""
+        own = self.settings
+        if n_groups := own["n_expert_groups"]:
+            groups = ranks.reshape(n_groups, -1)
+            order = np.argsort(-np.sort(groups, axis=1)[:, -2:].sum(axis=1), kind="stable")
+            dropped = np.isin(np.arange(n_groups), order[own["n_groups_per_token"] :])
+            ranks = np.where(dropped[:, None], -np.inf, groups).reshape(-1)
+        return np.argsort(-ranks, kind="stable")[: own["n_experts_per_token"]]
+
+    def expert_weights(self, scores: Array) -> Array:
         """Return the weights of a row's chosen experts."""
         own = self.settings
-        if own["router"] == "softmax":
-            weights = _softmax(logits)[chosen]
-        elif own["router"] == "softmax_chosen":
-            weights = _softmax(logits[chosen])
-        else:
-            weights = _sigmoid(logits[chosen])
+        weights = _softmax(scores) if own["router"] == "softmax_chosen" else scores
         if own["router_renormalize"]:
-            weights = weights / weights.sum()
+            weights = weights / (weights.sum() + own["router_eps"])
         scaled: Array = own["routed_scale"] * weights
         return scaled
 
@@ -399,7 +406,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
     "n_kv_heads": (), "d_heads": (), "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
-    "router": "softmax", "router_bias": False, "router_renormalize": False, "routed_scale": 1.0,
+    "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
+    "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,
 }  # fmt: skip
 """Defaults of settings that a plain decoder omits."""
 
