@@ -38,7 +38,7 @@ def check_head_tokens(given: HeadTokens | None, target: Model) -> NDArray[np.int
         if given.n_vocab != n_vocab:
             expected = f"a table of the target's {n_vocab} tokens"
             raise InputError.of("head_tokens", given, expected, f"a table of {given.n_vocab}")
-        chosen = given.frequent_tokens(USUAL)
+        chosen = given.frequent_tokens(min(USUAL, n_vocab))
     elif isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes):
         chosen = _listed(given, n_vocab)
     elif isinstance(given, str | bytes):

@@ -97,10 +97,10 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
     for part in (fields, decoder):
         _check_attention(part)
     config = family.read_config(ConfigReader(decoder, n_ctx))
-    family.n_mtp_blocks(decoder)  # known, though no part of the model
     if config.get("encoder") is not None:
         fields.skip("is_encoder_decoder")
-    fields.warn_of_unread(_HARMLESS.union(family.harmless))
+    of_blocks = () if family.mtp is None else family.mtp.counts
+    fields.warn_of_unread(_HARMLESS.union(family.harmless, of_blocks))
     return architecture, family, config, codes
 
 

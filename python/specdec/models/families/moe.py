@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.fields import REQUIRED
+from specdec.models.families import mtp
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent, named
 from specdec.models.families.llama import LLAMA, llama_like
@@ -203,15 +204,6 @@ def _dense_first(reader: ConfigReader, n_layer: int, default: int) -> dict[str, 
     return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
 
 
-def without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Leave out layers after the last one, which predict further tokens; see `Family.settled`."""
-    for name in list(tensors):
-        layer = name.removeprefix("model.layers.").partition(".")[0]
-        if layer.isdecimal() and int(layer) >= config["n_layer"]:
-            del tensors[name]
-    return config
-
-
 def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     """Read which layers have experts: every ``decoder_sparse_step``-th except ``mlp_only_layers``."""
     fields = reader.fields
@@ -324,8 +316,7 @@ FAMILIES = {
     "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN, "qwen3_moe", _QWEN3_ABSENT),
     "OlmoeForCausalLM": Family(_read_olmoe, _QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
     "Glm4MoeForCausalLM": Family(
-        _read_glm4, _DEEPSEEK, "glm4_moe", _GLM4_ABSENT, settled=without_more_layers,
-        harmless=("num_nextn_predict_layers", "num_mtp_layers"),
+        _read_glm4, _DEEPSEEK, "glm4_moe", _GLM4_ABSENT, mtp=mtp.DEEPSEEK
     ),
     "GptOssForCausalLM": Family(
         _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",

@@ -92,7 +92,7 @@ def _in_folder(target: Model, path: Path) -> _Blocks:
         raise UnsupportedModelError(f"{path} {found}; expected one of {names}")
     decoder = family.decoder_fields(fields)
     if family.n_mtp_blocks(decoder) != 1:
-        raise decoder.unsupported(family.mtp.count, _ONE)
+        raise decoder.unsupported(family.mtp.count(decoder), _ONE)
     coded = has_codes(fields, family)
     held, layer = held_tensors(path, family, coded), "model.layers.0."
     tensors = _of_block(target, path, family.mtp, layer, held)
