@@ -2,9 +2,9 @@
 
 /* --------------------------------------------------------------------------------------- f32 */
 
-/* n_rows rows times n_halves halves of a panel, from half `half` on. All are constant where this is inlined, so
- * that the sums stay in registers. So are `values` (the panel has values of a bf16 cache) and `flush` (sums
- * flush subnormals). With `add`, the chains continue from y. x: chunks `chunk` floats apart. */
+/* n_rows rows times n_halves halves of a panel, from half `half` on. All three are constant where this is
+ * inlined, so that the sums stay in registers. So are `values` (the panel has values of a bf16 cache) and
+ * `flush` (sums flush subnormals). With `add`, the chains continue from y. x: chunks `chunk` floats apart. */
 INLINE void float_block(const int n_rows, const int n_halves, const int half, const int values,
                         const int flush, const float* x, ptrdiff_t chunk, const char* panel, int n_k,
                         ahead* fetch, int add, float* y, ptrdiff_t ldy) {
