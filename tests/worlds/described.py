@@ -132,12 +132,15 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     found = draws.fields(
         **flags, **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), (0.15, 0.3, 1.7, 5.0)),
         **dict.fromkeys(("logit_softcap", "attn_softcap", "qkv_limit"), (0.15, 0.5, 2.0, 30.0)),
-        qk_norm=(0.3, "head", "each_head", "whole"), query_growth=(0.15, 0.1, 2.0), norm_weight=(0.2, False),
+        qk_norm=(0.3, "head", "each_head", "whole"), attn_gate=(0.2, "head", "whole"),
+        query_growth=(0.15, 0.1, 2.0), norm_weight=(0.2, False),
         norm_bias=(0.3 * (model.get("family") == "gpt"), False),
         norm_position=(0.25, "after", "both", "residual"),
         windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
         score_scales=(0.2, _each(n_layer, 0.05, 0.3, 1.0)),
     )  # fmt: skip
+    if found.get("qk_norm") in ("head", "each_head") and draws.chance(0.3):
+        found["qk_norm_rotated"] = True
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_position" not in found and draws.chance(0.3):
@@ -266,7 +269,7 @@ ADAPTER: Description = {
 }  # fmt: skip
 """What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
 
-ROLES = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
+ROLES = ("attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
 RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
 

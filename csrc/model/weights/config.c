@@ -152,6 +152,8 @@ static sd_status check_switches(const sd_config* c) {
               "norm_bias is set, expected a norm of type \"layer\" with it");
     REFUSE_IF(c->parallel != SD_PARALLEL_NO && c->norm_position != SD_NORM_BEFORE,
               "parallel is set, expected norm_position \"before\" with it");
+    REFUSE_IF(c->qk_norm_rotated && c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD,
+              "qk_norm_rotated is set, expected qk_norm \"head\" or \"each_head\" with it");
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
               "activation is \"silu_clamped\", expected gated and an activation_limit");
     REFUSE_IF(c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE,

@@ -49,6 +49,8 @@
     /* from here on: one per layer */                                                                       \
     SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
     SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, 1, to->qkv, to->qkv, keys, values)                      \
+    T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, c->attn_gate,                         \
+      MATRIX(to->qkv, attn_gate))                                                                           \
     T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, c->qk_norm, VECTOR(to->q_norm))  \
     T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, c->qk_norm, VECTOR(to->k_norm)) \
     T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, c->attn_sinks, VECTOR(to->sinks))                         \

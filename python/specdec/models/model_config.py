@@ -46,6 +46,11 @@ class ModelConfig(Mapping[str, Any]):
         Whether norms have them. ``norm_bias`` None: biases for "layer", none for "rms".
     qk_norm : str
         Norms of queries and keys: "none", "head", "each_head" (separate weights) or "whole".
+    qk_norm_rotated : bool
+        Norms of heads follow the rotation.
+    attn_gate : str
+        The output of attention is multiplied by the sigmoid of a projection of its input: "none", one number
+        per "head", or one per dimension ("whole").
     v_norm : bool
         Values have an RMSNorm without weights.
     parallel : str
@@ -133,6 +138,8 @@ class ModelConfig(Mapping[str, Any]):
     norm_weight: bool = True
     norm_bias: bool | None = None
     qk_norm: str = "none"
+    qk_norm_rotated: bool = False
+    attn_gate: str = "none"
     v_norm: bool = False
     parallel: str = "no"
     embedding_scale: float = 1.0

@@ -221,8 +221,8 @@ class _Forward:
         q, k = self.linear(h, f"{ours}.attn_q"), self.linear(h, f"{ours}.attn_k")
         if own["qk_norm"] == "whole":
             q, k = self.norm(q, f"{ours}.attn_q_norm"), self.norm(k, f"{ours}.attn_k_norm")
-        q = self.rotate(self.normed_heads(self.heads(q, i), f"{ours}.attn_q_norm"), self.rotations[i])
-        k = self.rotate(self.normed_heads(self.heads(k, i), f"{ours}.attn_k_norm"), self.rotations[i])
+        q = self.turned(self.heads(q, i), f"{ours}.attn_q_norm", i)
+        k = self.turned(self.heads(k, i), f"{ours}.attn_k_norm", i)
         v = self.heads(self.linear(h, f"{ours}.attn_v"), i)
         if own["v_norm"]:
             v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + own["norm_eps"])
@@ -240,7 +240,19 @@ class _Forward:
         seen = self.visible & (self.distance < window) if window else self.visible
         sinks = self.tensor(f"{ours}.attn_sinks") if own["attn_sinks"] else None
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
-        return self.linear(self.mixed(weights, v), f"{ours}.attn_out")
+        return self.linear(self.gated(self.mixed(weights, v), h, i), f"{ours}.attn_out")
+
+    def gated(self, attended: Array, h: Array, i: int) -> Array:
+        """Multiply the output of attention by the sigmoid of its gates."""
+        if self.settings["attn_gate"] == "none":
+            return attended
+        gate = self.sigmoid(self.linear(h, f"layers.{i}.attn_gate"))
+        if self.settings["attn_gate"] == "head":
+            gate = np.repeat(gate, self.d_heads[i], axis=1)
+        return attended * gate
+
+    def sigmoid(self, x: Array) -> Array:
+        return 0.5 + 0.5 * np.tanh(x / 2)
 
     def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
         """Attend to all rows of the source, without relative positions."""
@@ -270,6 +282,12 @@ class _Forward:
         if limit := self.settings["qkv_limit"]:
             x = np.clip(x, -limit, limit)
         return x.reshape(len(x), -1, self.d_heads[i])
+
+    def turned(self, x: Array, name: str, i: int) -> Array:
+        """Normalize and rotate queries or keys."""
+        if self.settings["qk_norm_rotated"]:
+            return self.normed_heads(self.rotate(x, self.rotations[i]), name)
+        return self.rotate(self.normed_heads(x, name), self.rotations[i])
 
     def normed_heads(self, x: Array, name: str) -> Array:
         """Normalize queries or keys head by head."""
@@ -380,7 +398,8 @@ class _Forward:
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "norm_position": "before", "qk_norm": "none", "v_norm": False, "parallel": "no", "head_bias": False,
+    "norm_position": "before", "qk_norm": "none", "qk_norm_rotated": False,
+    "attn_gate": "none", "v_norm": False, "parallel": "no", "head_bias": False,
     "embedding_scale": 1.0, "embedding_norm": False, "residual_scale": 1.0, "logit_scale": 1.0,
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
