@@ -118,6 +118,8 @@ CASES = {
         0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0}, turned),
     "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
+    "hunyuan-dense": Case("hunyuan-dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 4, "rope_scaling":
+        {"type": "dynamic", "alpha": 50.0}}, {"rope.freq_base": 2.5e7, "rope.scaling.type": "none"}),
     "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
@@ -186,6 +188,15 @@ _COMMON = {
 }  # fmt: skip
 
 
+_LAYER_NORM = (
+    "phi2", "olmo", "stablelm", "starcoder", "starcoder2", "command-r", "cohere2", "gpt2", "gptneox", "bloom",
+    "mpt", "falcon",
+)  # fmt: skip
+_LARGER_EPSILON = (
+    "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe"
+)  # fmt: skip
+
+
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata keys of a model, without the architecture's prefix."""
     found = {
@@ -203,13 +214,8 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     if "attention.key_length" in found:
         found["attention.value_length"] = found["attention.key_length"]
     found.setdefault("context_length", 32)
-    names = (
-        "gemma", "llama", "qwen", "phi3", "olmo2", "olmoe", "smollm3", "granite", "t5", "gpt-oss", "glm4moe",
-        "ernie4_5-moe", "minimax-m2", "dots1", "exaone-moe",
-    )  # fmt: skip
-    rms = case.architecture.startswith(names)
-    larger = ("phi3", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe")
-    eps = 1e-5 if case.architecture in larger else 1e-6
+    rms = case.architecture not in _LAYER_NORM
+    eps = 1e-5 if case.architecture in _LARGER_EPSILON else 1e-6
     if case.name == "MixtralForCausalLM":
         eps = 1e-5
     key = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"

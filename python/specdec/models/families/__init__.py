@@ -8,14 +8,19 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import deepseek_router, encoder_decoder, gpt, llama, moe
+from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, llama, moe
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
 __all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "coded_sources"]
 
 FAMILIES: Final[Mapping[str, Family]] = (
-    llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | deepseek_router.FAMILIES | encoder_decoder.FAMILIES
+    llama.FAMILIES
+    | attention.FAMILIES
+    | gpt.FAMILIES
+    | moe.FAMILIES
+    | deepseek_router.FAMILIES
+    | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
 

@@ -63,12 +63,12 @@ def _sparse_after(reader: ConfigReader, n_layer: int, n_dense: int) -> dict[str,
     """Read which layers have experts: all but the first ``n_dense`` by default."""
     fields = reader.fields
     n_dense = fields.integer("first_k_dense_replace", minimum=0, default=n_dense)
-    kinds = fields.raw("mlp_layer_types")
-    if kinds is None:
+    blocks = fields.raw("mlp_layer_types")
+    if blocks is None:
         return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
-    if not isinstance(kinds, list) or len(kinds) != n_layer or not set(kinds) <= {"dense", "sparse"}:
+    if not isinstance(blocks, list) or len(blocks) != n_layer or not set(blocks) <= {"dense", "sparse"}:
         raise fields.error("mlp_layer_types", f"'dense' or 'sparse' for each of {n_layer} layers")
-    return {"mixtures": [int(kind == "sparse") for kind in kinds]}
+    return {"mixtures": [int(block == "sparse") for block in blocks]}
 
 
 def without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
