@@ -6,7 +6,7 @@
  * as in a cost model, so that both converge together. */
 #define SPEED 24.0
 #define FASTER 1.3
-/* Rounds in a row, all slower or all faster by more than FASTER, after which the speed has changed at once. */
+/* Rounds in a row, all slower or all faster by more than FASTER, that show a new speed. */
 #define SUDDEN 4
 /* Rounds over which a lasting speed becomes the usual one. Slow rounds deviate further than fast ones, so the
  * slowness would otherwise rise forever. */
