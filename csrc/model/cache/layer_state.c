@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-int sd_ring_rows(const sd_config* c, int n_tree) { return c->mixers.n_taps - 1 + 2 * n_tree; }
+int sd_ring_rows(const sd_config* c, int n_tree) { return c->mixers.conv_width - 1 + 2 * n_tree; }
 
 sd_layer_state sd_layer_state_take(sd_arena* arena, const sd_config* c, int layer, int n_tree) {
     const sd_layer_config* own = &c->layers[layer];

@@ -6,9 +6,9 @@
 #include "config.h"
 #include "memory.h"
 
-/* A convolution reads the last n_taps - 1 tokens before a row. So the ring holds these, and twice the nodes
- * that may be pending: texts can be cut back by n_tree tokens or more. Slot s of the cache is row s %
- * n_ring. */
+/* A convolution reads the last conv_width - 1 tokens before a row. So the ring holds these, and twice the
+ * nodes that may be pending: texts can be cut back by n_tree tokens or more. Slot s of the cache is row s
+ * % n_ring. */
 typedef struct sd_layer_state {
     int n_ring, n_channels; /* 0: the layer has attention */
     float* inputs;          /* [n_ring, n_channels] f32 inputs of the convolution */

@@ -29,56 +29,60 @@
     T(ROLE##_UP_BIAS, prefix "mlp_up.bias", width, 0, (there) && c->mlp_bias, VECTOR_ROWS(mlp->in_bias, up)) \
     T(ROLE##_DOWN_BIAS, prefix "mlp_down.bias", d, 0, (there) && c->mlp_bias, VECTOR(mlp->down_bias))
 
-#define SD_TENSORS(T)                                                                                      \
-    T(TOKEN_EMBEDDING, "token_embedding", c->n_vocab, d, !c->shared_embedding, EMBEDDING)                  \
-    T(POSITION_EMBEDDING, "position_embedding", c->n_ctx, d, learned, TABLE(model->position_embedding))    \
-    SD_NORM_TENSORS(T, EMBEDDING_NORM, "embedding_norm", c->embedding_norm, model->embedding_norm)         \
-    T(RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, buckets && !c->bias_by_layer,                \
-      TABLE(model->relative_bias))                                                                         \
-    T(HEAD, "head", sd_head_rows(c), d, own_head && !c->tied, MATRIX(model->head, all))                    \
-    T(HEAD_BIAS, "head_bias", sd_head_rows(c), 0, own_head && c->head_bias, VECTOR(model->head_bias))      \
-    SD_NORM_TENSORS(T, OUTPUT_NORM, "output_norm", c->output_norm, model->output_norm)                     \
-    T(FEATURE_INPUT_NORM, "feature_input_norm.weight", f->width, 0, features && f->n_pieces,               \
-      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one after the other \*/            \
-    T(FEATURE_PROJECTION, "feature_projection.weight", d, sd_feature_inputs(c), features,                  \
-      MATRIX(model->feature_projection, all))                                                              \
-    T(FEATURE_PROJECTION_BIAS, "feature_projection.bias", d, 0, features && f->bias,                       \
-      VECTOR(model->feature_projection_bias))                                                              \
-    T(TOKEN_NORM, "token_norm.weight", d, 0, normed_features, VECTOR(model->token_norm))                   \
-    T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))             \
-    /* from here on: one per layer */                                                                      \
-    SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                  \
-    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, to->qkv, to->qkv, keys, values)               \
-    T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, attends && c->qk_norm,          \
-      VECTOR(to->q_norm))                                                                                  \
-    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, attends && c->qk_norm,         \
-      VECTOR(to->k_norm))                                                                                  \
-    T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, attends && c->attn_sinks, VECTOR(to->sinks))             \
-    T(ATTN_OUT, "attn_out.weight", d, d_q, attends, MATRIX(to->attn_out, all))                             \
-    T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, attends && c->out_bias, VECTOR(to->attn_out_bias))             \
-    T(MIXER_IN, "mixer_in.weight", mixer_outputs, d, convolves, MATRIX(to->qkv, all))                      \
-    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, convolves && c->mixers.bias, VECTOR(to->qkv_bias)) \
-    T(MIXER_CONV, "mixer_conv.weight", c->mixers.n_taps, channels, !attends, TABLE(to->conv))              \
-    T(MIXER_CONV_BIAS, "mixer_conv.bias", channels, 0, !attends && c->mixers.conv_bias,                    \
-      VECTOR(to->conv_bias))                                                                               \
-    T(MIXER_OUT, "mixer_out.weight", d, mixer_width, !attends, MATRIX(to->attn_out, all))                  \
-    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, !attends && c->mixers.bias, VECTOR(to->attn_out_bias))       \
-    SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post, to->attn_post_norm)                         \
-    T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,           \
-      TABLE(to->relative_bias))                                                                            \
-    SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                         \
-    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, to->cross_q, to->cross_kv, all, cross_values)  \
-    T(CROSS_OUT, "cross_out.weight", d, d_q, crosses, MATRIX(to->cross_out, all))                          \
-    T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))          \
-    SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)           \
-    SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)   \
-    SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture)                                                          \
-    SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                            \
-    T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                  \
-    T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))             \
-    T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate)) \
-    SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)        \
-    /* from here on: one per expert of a layer */                                                          \
+#define SD_TENSORS(T)                                                                                       \
+    T(TOKEN_EMBEDDING, "token_embedding", c->n_vocab, d, !c->shared_embedding, EMBEDDING)                   \
+    T(POSITION_EMBEDDING, "position_embedding", c->n_ctx, d, learned, TABLE(model->position_embedding))     \
+    SD_NORM_TENSORS(T, EMBEDDING_NORM, "embedding_norm", c->embedding_norm, model->embedding_norm)          \
+    T(RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, buckets && !c->bias_by_layer,                 \
+      TABLE(model->relative_bias))                                                                          \
+    T(HEAD, "head", sd_head_rows(c), d, own_head && !c->tied, MATRIX(model->head, all))                     \
+    T(HEAD_BIAS, "head_bias", sd_head_rows(c), 0, own_head && c->head_bias, VECTOR(model->head_bias))       \
+    SD_NORM_TENSORS(T, OUTPUT_NORM, "output_norm", c->output_norm, model->output_norm)                      \
+    T(FEATURE_INPUT_NORM, "feature_input_norm.weight", f->width, 0, features && f->n_pieces,                \
+      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one after the other \*/             \
+    T(FEATURE_PROJECTION, "feature_projection.weight", d, sd_feature_inputs(c), features,                   \
+      MATRIX(model->feature_projection, all))                                                               \
+    T(FEATURE_PROJECTION_BIAS, "feature_projection.bias", d, 0, features && f->bias,                        \
+      VECTOR(model->feature_projection_bias))                                                               \
+    T(TOKEN_NORM, "token_norm.weight", d, 0, normed_features, VECTOR(model->token_norm))                    \
+    T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
+    /* from here on: one per layer */                                                                       \
+    SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
+    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, to->qkv, to->qkv, keys, values)                \
+    T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, attends && c->attn_gate,              \
+      MATRIX(to->qkv, attn_gate))                                                                           \
+    T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, attends && c->qk_norm,           \
+      VECTOR(to->q_norm))                                                                                   \
+    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, attends && c->qk_norm,          \
+      VECTOR(to->k_norm))                                                                                   \
+    T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, attends && c->attn_sinks, VECTOR(to->sinks))              \
+    T(ATTN_OUT, "attn_out.weight", d, d_q, attends, MATRIX(to->attn_out, all))                              \
+    T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, attends && c->out_bias, VECTOR(to->attn_out_bias))              \
+    T(MIXER_IN, "mixer_in.weight", mixer_outputs, d, convolves, MATRIX(to->qkv, all))                       \
+    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, convolves && c->mixers.bias, VECTOR(to->qkv_bias))  \
+    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, !attends, TABLE(to->conv))                  \
+    T(MIXER_CONV_BIAS, "mixer_conv_bias", channels, 0, !attends && c->mixers.conv_bias,                     \
+      VECTOR(to->conv_bias))                                                                                \
+    T(MIXER_OUT, "mixer_out.weight", d, mixer_width, !attends, MATRIX(to->attn_out, all))                   \
+    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, !attends && c->mixers.bias, VECTOR(to->attn_out_bias))        \
+    SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post, to->attn_post_norm)                          \
+    T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,            \
+      TABLE(to->relative_bias))                                                                             \
+    SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                          \
+    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, to->cross_q, to->cross_kv, all, cross_values)   \
+    T(CROSS_OUT, "cross_out.weight", d, d_q, crosses, MATRIX(to->cross_out, all))                           \
+    T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))           \
+    SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
+    SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)    \
+    SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture)                                                           \
+    SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
+    T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
+    T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
+    T(ROUTER_CORRECTION, "router_correction", e->n, 0, mixture && e->correction,                            \
+      VECTOR(to->router_correction))                                                                        \
+    T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate))  \
+    SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)         \
+    /* from here on: one per expert of a layer */                                                           \
     SD_MLP_TENSORS(T, EXPERT, "", e->width, mixture && e->width)
 /* clang-format on */
 

@@ -13,7 +13,12 @@ int sd_keys_column(const sd_layer_config* l) { return sd_whole_panels(sd_query_w
 int sd_values_column(const sd_layer_config* l) {
     return sd_keys_column(l) + sd_whole_panels(sd_key_width(l));
 }
-int sd_qkv_outputs(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
+int sd_qkv_width(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
+int sd_gate_column(const sd_layer_config* l) { return sd_whole_panels(sd_qkv_width(l)); }
+int sd_qkv_outputs(const sd_config* c, const sd_layer_config* l) {
+    if (!sd_attends(l)) return sd_mixer_outputs(c, l);
+    return c->attn_gate == SD_ATTN_GATE_NONE ? sd_qkv_width(l) : sd_gate_column(l) + sd_gate_width(c, l);
+}
 int sd_cross_values_column(const sd_layer_config* l) { return sd_whole_panels(sd_key_width(l)); }
 int sd_cross_outputs(const sd_layer_config* l) { return sd_cross_values_column(l) + sd_key_width(l); }
 int sd_shared_gate_output(const sd_config* c) { return sd_whole_panels(c->experts.n); }
@@ -91,6 +96,7 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
     int n = e->n + (e->shared_width > 0), outputs = e->shared_gate ? sd_shared_gate_output(c) + 1 : e->n;
     layer->router = sd_matrix_take(arena, SD_FORMAT_F32, SD_LAYOUT_PANELS, outputs, c->d_model, 1);
     layer->router_bias = take_vector(arena, outputs, e->router_bias);
+    layer->router_correction = take_vector(arena, e->n, e->correction);
     layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
     for (int i = 0; i < n; i++) {
         p.expert = i < e->n ? i : -1;
@@ -125,16 +131,19 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
                            sd_layer* layer) {
     int d_q = sd_query_width(own), d_kv = sd_key_width(own);
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
-    const sd_matrix_part qkv[] = {part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
-                                  part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
-                                  part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv)};
+    int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own);
+    const sd_matrix_part qkv[] = {
+        part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
+        part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
+        part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv),
+        gated ? part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated) : (sd_matrix_part){0}};
     layer->q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm);
     layer->k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm);
     layer->sinks = take_vector(arena, own->n_head, c->attn_sinks);
     layer->qkv =
-        sd_matrix_take_parts(arena, qkv, 3, p.layout, sd_qkv_outputs(own), sd_layer_inputs(c, own), 1);
+        sd_matrix_take_parts(arena, qkv, gated ? 4 : 3, p.layout, outputs, sd_layer_inputs(c, own), 1);
     layer->attn_out = take_matrix(arena, p, SD_ATTN_OUT, c->d_model, d_q);
-    layer->qkv_bias = take_vector(arena, sd_qkv_outputs(own), c->qkv_bias);
+    layer->qkv_bias = take_vector(arena, outputs, c->qkv_bias);
     layer->attn_out_bias = take_vector(arena, c->d_model, c->out_bias);
     if (c->bias_by_layer) layer->relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), own->n_head);
 }
@@ -145,7 +154,7 @@ static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_
     int outputs = sd_mixer_outputs(c, own), channels = sd_mixer_channels(c, own);
     layer->qkv = take_matrix(arena, p, SD_MIXER_IN, outputs, c->d_model);
     layer->qkv_bias = take_vector(arena, outputs, c->mixers.bias);
-    layer->conv = sd_table_take(arena, SD_F32, c->mixers.n_taps, channels);
+    layer->conv = sd_table_take(arena, SD_F32, c->mixers.conv_width, channels);
     layer->conv_bias = take_vector(arena, channels, c->mixers.conv_bias);
     layer->attn_out = take_matrix(arena, p, SD_MIXER_OUT, c->d_model, sd_mixer_width(c, own));
     layer->attn_out_bias = take_vector(arena, c->d_model, c->mixers.bias);
@@ -417,6 +426,7 @@ static sd_destination destination_by_role(sd_model* model, const sd_tensor_spec*
     const sd_layer_config* own = &c->layers[to ? spec->layer : 0];
     sd_mlp* mlp = to ? mlp_of(c, to, spec) : NULL;
     const sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
+    const sd_rows attn_gate = {sd_gate_column(own), 1};
     const sd_rows cross_values = {sd_cross_values_column(own), 1},
                   shared_gate = {sd_shared_gate_output(c), 1};
     const sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
