@@ -70,6 +70,22 @@ typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, i
 
 typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to);
 
+/* What a token does to a state of the gated delta rule: S[i, j] = fma(key[i], delta[j], decay · S[i, j]). */
+typedef struct sd_delta_update {
+    const float* key;   /* [n_key], borrowed */
+    const float* delta; /* [SD_PANEL], borrowed */
+    float decay;
+} sd_delta_update;
+
+/* A token's view of a tile of the state before it. */
+typedef struct sd_delta_row {
+    const float *query, *key; /* [n_key], borrowed, of unit_length */
+    const float* value;       /* [SD_PANEL], borrowed */
+    float product;            /* query · key, as unit_length returns it */
+    float decay, beta;
+    float *delta, *out; /* [SD_PANEL], borrowed, written */
+} sd_delta_row;
+
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon" */
     sd_thresholds thresholds; /* defaults, used until others are measured */
@@ -98,8 +114,8 @@ typedef struct sd_kernels {
      * `add`, sums continue from y. */
     void (*add_tiles)(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
                       float* y, ptrdiff_t ldy, ptrdiff_t step);
-    /* Interleave rows 2i and 2i + 1 of x [2 n_pairs, SD_PANEL] bf16 as the pairs of a panel, y [n_pairs,
-     * SD_PANEL, 2]; both borrowed. */
+    /* Interleave rows 2i and 2i + 1 of x [2 n_pairs], values of a bf16 cache, as the pairs of a panel, y
+     * [n_pairs, SD_PANEL, 2]; both borrowed. */
     void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
 
     /* Unpack n_blocks, up to 8, of a panel in a coded format; NULL for other formats.
@@ -130,7 +146,8 @@ typedef struct sd_kernels {
     float (*centered_code)(const float* x, const float* w);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
-     * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
+     * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL] f32, or [n_k, 16, 2] bf16: numbers j and j + 16 of a
+     * row side by side, which are widened by one operation each. */
     void (*add_values_f32)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     void (*add_values_bf16)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     /* The same with fma(x[m, k] · scale[k], code[k, j], y[m, j]), whose first product is rounded. values: for
@@ -183,6 +200,20 @@ typedef struct sd_kernels {
      * z = sigmoid(x[n + i] + h[n + i]) and c = tanh(fma(r, h[2n + i], x[2n + i])). x, h [3 · n], state [n]
      * f32, in place; the others do not overlap it. */
     void (*gated_step)(int n, const float* x, const float* h, float* state);
+
+    /* y = exp(rate · softplus(x + bias)), with rate ≤ 0; [n] f32, x and y may be the same. */
+    void (*decay)(int n, const float* x, const float* bias, const float* rate, float* y);
+    /* Scale a query and a key [n] f32, in place: x / sqrt(Σ x² + 1e-6), and the query by 1 / sqrt(n) in the
+     * same factor. Returns the sum of their products, each by a fused multiply-add; all sums in lanes. */
+    float (*unit_length)(int n, float* query, float* key);
+    /* One step of the gated delta rule (docs/NUMERICS.md) on a tile of a state, S [n_key, SD_PANEL]: apply
+     * the updates of n_updates tokens in order to `from`, store the result in `to` unless it is NULL, and
+     * compute `row` from it unless that is NULL:
+     *   delta[j] = (value[j] − decay · Σ_i S[i, j] key[i]) · beta
+     *   out[j] = fma(product, delta[j], decay · Σ_i S[i, j] query[i])
+     * A sum is one chain of fused multiply-adds, i ascending, from +0. All borrowed; `from` may be `to`. */
+    void (*delta_step)(int n_key, const float* from, float* to, int n_updates, const sd_delta_update* updates,
+                       const sd_delta_row* row);
 
     /* Largest of x [n] f32, n ≥ 1. */
     float (*max)(int n, const float* x);

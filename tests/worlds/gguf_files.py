@@ -105,6 +105,8 @@ CASES = {
         0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0}, turned),
     "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
+    "hunyuan-dense": Case("hunyuan-dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 4, "rope_scaling":
+        {"type": "dynamic", "alpha": 50.0}}, {"rope.freq_base": 2.5e7, "rope.scaling.type": "none"}),
     "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
@@ -177,9 +179,23 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     if "attention.key_length" in found:
         found["attention.value_length"] = found["attention.key_length"]
     found.setdefault("context_length", 32)
-    names = ("gemma", "llama", "qwen", "phi3", "olmo2", "olmoe", "smollm3", "granite", "t5", "gpt-oss")
+    names = (
+        "gemma",
+        "llama",
+        "qwen",
+        "hunyuan",
+        "phi3",
+        "olmo2",
+        "olmoe",
+        "smollm3",
+        "granite",
+        "t5",
+        "gpt-oss",
+    )
     rms = case.architecture.startswith(names)
-    eps = {"phi3": 1e-5, "olmo2": 1e-5, "olmoe": 1e-5, "gpt-oss": 1e-5}.get(case.architecture, 1e-6)
+    eps = {"phi3": 1e-5, "hunyuan-dense": 1e-5, "olmo2": 1e-5, "olmoe": 1e-5, "gpt-oss": 1e-5}.get(
+        case.architecture, 1e-6
+    )
     if case.name == "MixtralForCausalLM":
         eps = 1e-5
     key = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"
