@@ -16,7 +16,7 @@ from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, SpecdecError
 from specdec.models.model import Model
-from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.number_formats import DTYPES, Dtype, default_cache_dtype
 from specdec.models.origin import HubLocation, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
@@ -152,7 +152,7 @@ def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: i
     try:
         model = _core.Model(
             published.config, published.tensors(), dtype=dtype, n_threads=n_threads, target=target.core,
-            cache_dtype="f32" if dtype == "f32" else "bf16",
+            cache_dtype=default_cache_dtype(dtype),
         )  # fmt: skip
         return _core.Eagle(
             model, layers=published.layers, tokens=published.tokens, normed_feedback=published.normed_feedback
