@@ -8,14 +8,15 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import attention, encoder_decoder, gpt, llama, moe
+from specdec.models.families import attention, encoder_decoder, gpt, hybrid, llama, moe
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
 __all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "coded_sources"]
 
 FAMILIES: Final[Mapping[str, Family]] = (
-    llama.FAMILIES | attention.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES
+    llama.FAMILIES | attention.FAMILIES | gpt.FAMILIES | moe.FAMILIES | hybrid.FAMILIES
+    | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
 
@@ -31,7 +32,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
