@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.models.families import moe
 from specdec.models.families.attention import half_of_heads
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Array, Config, Either, Family, Named, Shape, absent, named, plus_one
 from specdec.models.families.llama import LLAMA, llama_like
+from specdec.models.families.moe import QWEN, mixture
 from specdec.models.number_formats import widened
 
 _LAYER = "model.layers.{i}"
@@ -203,8 +203,6 @@ _QWEN3_5 = _REST | {
     name: Either((entry, _OF_ONE[name])) for name, entry in _projections(_DELTA, _SEPARATE, _separate).items()
 }
 _QWEN3_NEXT = _REST | _projections(_DELTA, _BY_KEY_HEAD, _by_key_head)
-_EXPERTS = moe.FAMILIES["Qwen3MoeForCausalLM"].tensors
-assert not callable(_EXPERTS)
 
 
 def of_gguf(block: str) -> dict[str, Named]:
@@ -283,14 +281,12 @@ def _delta(reader: ConfigReader) -> dict[str, Any]:
 
 def _mixture(reader: ConfigReader, n_experts: int, n_chosen: int) -> dict[str, Any]:
     """Read the experts and the shared one."""
-    fields = reader.fields
-    return {
-        "n_experts": fields.integer("num_experts", default=n_experts, maximum=4096),
-        "n_experts_per_token": fields.integer("num_experts_per_tok", default=n_chosen),
-        "d_expert": fields.integer("moe_intermediate_size", default=512),
-        "d_shared_expert": fields.integer("shared_expert_intermediate_size", default=512),
+    return mixture(
+        reader, n_experts=n_experts, n_chosen=n_chosen, d_expert="moe_intermediate_size", absent=512
+    ) | {
+        "d_shared_expert": reader.fields.integer("shared_expert_intermediate_size", default=512),
         "shared_expert_gate": True,
-    }
+    }  # fmt: skip
 
 
 def _qwen3_5_moe(reader: ConfigReader) -> dict[str, Any]:
@@ -332,13 +328,13 @@ FAMILIES = {
     "Qwen3_5ForCausalLM": Family(_qwen3_5, LLAMA | _QWEN3_5, "qwen3_5_text", _ABSENT, **_READ),
     "Qwen3_5ForConditionalGeneration": Family(_qwen3_5, LLAMA | _QWEN3_5, "", _ABSENT, **_SEEING),
     "Qwen3_5MoeForCausalLM": Family(
-        _qwen3_5_moe, {**_EXPERTS, **_QWEN3_5}, "qwen3_5_moe_text", _MOE_ABSENT, **_READ
+        _qwen3_5_moe, QWEN | _QWEN3_5, "qwen3_5_moe_text", _MOE_ABSENT, **_READ
     ),
     "Qwen3_5MoeForConditionalGeneration": Family(
-        _qwen3_5_moe, {**_EXPERTS, **_QWEN3_5}, "", _MOE_ABSENT, **_SEEING
+        _qwen3_5_moe, QWEN | _QWEN3_5, "", _MOE_ABSENT, **_SEEING
     ),
     "Qwen3NextForCausalLM": Family(
-        _qwen3_next, {**_EXPERTS, **_QWEN3_NEXT}, "qwen3_next", absent(2048, 5632, 48, 16, 151936, 32768),
+        _qwen3_next, QWEN | _QWEN3_NEXT, "qwen3_next", absent(2048, 5632, 48, 16, 151936, 32768),
         left_out=("mtp.",),
     ),
 }  # fmt: skip
