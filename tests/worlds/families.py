@@ -102,6 +102,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "HunYuanDenseV1ForCausalLM": _like("HunYuanDenseV1Config", head_dim=12, tie_word_embeddings=True),
     "HunYuanDenseV1ForCausalLM alpha": _like("HunYuanDenseV1Config", head_dim=8, rope_parameters={"rope_type":
         "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}),
+    "AfmoeForCausalLM": _like("AfmoeConfig", head_dim=12, num_hidden_layers=4, num_experts=6, route_scale=1.7,
+        num_experts_per_tok=3, moe_intermediate_size=40, num_shared_experts=2, sliding_window=9,
+        mup_enabled=True),
     "NanoChatForCausalLM": _like("NanoChatConfig", final_logit_softcapping=3.0),
     "SmolLM3ForCausalLM": _like("SmolLM3Config", no_rope_layers=[1, 0, 1]),
     "Phi3ForCausalLM": _like("Phi3Config", sliding_window=9),
@@ -292,6 +295,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": _HF | {"head_dim": 12},
     "HunYuanDenseV1ForCausalLM": _HF | {"rope_scaling": {"type": "dynamic", "alpha": 50.0}},
     "NanoChatForCausalLM": _HF,
+    "AfmoeForCausalLM": _HF | {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "num_shared_experts": 1, "sliding_window": 6, "layer_types": _MIXED},
     "PhiForCausalLM": _HF | {"partial_rotary_factor": 0.5},
     "Phi3ForCausalLM": _HF | {"rope_scaling": _LONG, "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 16},
