@@ -88,6 +88,12 @@ def old_grouped(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[s
     return {name: array} if "in_proj_qkvz" in name else grouped(name, array, config)
 
 
+def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Give corrections the converter's name and shape."""
+    name = name.replace("correction_bias", "correction.bias")
+    return {name: array.reshape(-1) if name.endswith("correction.bias") else array}
+
+
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Transpose GPT-2's Conv1D."""
     return {name: array.T if array.ndim == 2 and ".c_" in name else array}
@@ -130,6 +136,13 @@ _NEXT = _DELTA | _MOE | {
     "attention.recurrent_layers": [True, False], "expert_feed_forward_length": 24,
     "expert_shared_feed_forward_length": 12, "rope.dimension_sections": ...,
 }  # fmt: skip
+_CORRECTED = _MOE | {"expert_feed_forward_length": 8, "expert_gating_func": 2}
+_DEEPSEEK = _CORRECTED | {
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 1,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 2.5,
+}
 
 CASES = {
     "llama": Case("llama", "LlamaForCausalLM", _PLAIN, change=turned),
@@ -196,6 +209,19 @@ CASES = {
     "mpt": Case("mpt", "MptForCausalLM", keys={"attention.max_alibi_bias": 8.0, "attention.clamp_kqv":
         1.0}),
     "falcon": Case("falcon", "FalconForCausalLM", change=heads_apart),
+    "glm4moe": Case("glm4moe", "Glm4MoeForCausalLM", keys=_DEEPSEEK | {"rope.dimension_count": 4},
+        change=corrected),
+    "glm4moe groups": Case("glm4moe", "Glm4MoeForCausalLM", {"n_group": 2, "topk_group": 1, "norm_topk_prob":
+        False, "use_qk_norm": False}, _DEEPSEEK | {"rope.dimension_count": 4, "expert_group_count": 2,
+        "expert_group_used_count": 1, "expert_weights_norm": False}, corrected),
+    "ernie4_5-moe": Case("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", keys=_MOE | {"expert_shared_count": 1,
+        "expert_feed_forward_length": 8, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1,
+        "rope.freq_base": 5e5}, change=corrected),
+    "minimax-m2": Case("minimax-m2", "MiniMaxM2ForCausalLM", keys=_CORRECTED | {"rope.dimension_count": 4,
+        "expert_feed_forward_length": 24, "rope.freq_base": 5e6}, change=corrected),
+    "dots1": Case("dots1", "Dots1ForCausalLM", keys=_DEEPSEEK, change=corrected),
+    "exaone-moe": Case("exaone-moe", "ExaoneMoeForCausalLM", keys=_DEEPSEEK | {"attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [True, False]}, change=corrected),
     "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
         "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
         "attention.sliding_window": 6, "rope.freq_base": 150000.0}),
@@ -215,6 +241,15 @@ _COMMON = {
 }  # fmt: skip
 
 
+_LAYER_NORM = (
+    "phi2", "olmo", "stablelm", "starcoder", "starcoder2", "command-r", "cohere2", "gpt2", "gptneox", "bloom",
+    "mpt", "falcon",
+)  # fmt: skip
+_LARGER_EPSILON = (
+    "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe"
+)  # fmt: skip
+
+
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata keys of a model, without the architecture's prefix."""
     found = {
@@ -232,23 +267,8 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     if "attention.key_length" in found:
         found["attention.value_length"] = found["attention.key_length"]
     found.setdefault("context_length", 32)
-    names = (
-        "gemma",
-        "llama",
-        "qwen",
-        "hunyuan",
-        "phi3",
-        "olmo2",
-        "olmoe",
-        "smollm3",
-        "granite",
-        "t5",
-        "gpt-oss",
-    )
-    rms = case.architecture.startswith(names)
-    eps = {"phi3": 1e-5, "hunyuan-dense": 1e-5, "olmo2": 1e-5, "olmoe": 1e-5, "gpt-oss": 1e-5}.get(
-        case.architecture, 1e-6
-    )
+    rms = case.architecture not in _LAYER_NORM
+    eps = 1e-5 if case.architecture in _LARGER_EPSILON else 1e-6
     if case.name == "MixtralForCausalLM":
         eps = 1e-5
     key = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 
 from specdec.models.families.attention import half_of_heads
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Array, Config, Either, Family, Named, Shape, absent, named, plus_one
+from specdec.models.families.family import (
+    Array,
+    Config,
+    Either,
+    Family,
+    Named,
+    Shape,
+    absent,
+    named,
+    plus_one,
+)
 from specdec.models.families.llama import LLAMA, llama_like
 from specdec.models.families.moe import QWEN, mixture
 from specdec.models.number_formats import widened
@@ -83,9 +93,7 @@ def _by_key_head(config: Config) -> dict[str, Rows]:
     key, place = np.divmod(_heads(config), group)
     values = key * size + 2 * d_key + place * d_value
     return {
-        "in": np.concatenate(
-            [_blocks(keys, d_key), _blocks(keys + d_key, d_key), _blocks(values, d_value)]
-        ),
+        "in": np.concatenate([_blocks(keys, d_key), _blocks(keys + d_key, d_key), _blocks(values, d_value)]),
         "gate": _blocks(values + group * d_value, d_value),
         "beta": key * 2 * group + place,
         "decay": key * 2 * group + group + place,
@@ -257,7 +265,11 @@ def _hybrid(reader: ConfigReader, *, n_kv_head: int, **switches: Any) -> dict[st
 
 def _width(switches: dict[str, Any]) -> dict[str, Any]:
     """Return the name of the field with a dense layer's width, if all layers have experts."""
-    return {"d_ff": "moe_intermediate_size"} if switches.get("n_experts") and not switches.get("mixtures") else {}
+    return (
+        {"d_ff": "moe_intermediate_size"}
+        if switches.get("n_experts") and not switches.get("mixtures")
+        else {}
+    )
 
 
 def _delta(reader: ConfigReader) -> dict[str, Any]:
