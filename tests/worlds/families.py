@@ -281,7 +281,7 @@ _TINY_HYBRID = _HF | {
     "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
     "linear_value_head_dim": 32, "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
-_TINY_HYBRID_EXPERTS = _TINY_HYBRID | {
+_TINY_HYBRID_EXPERTS = _without(_TINY_HYBRID, "intermediate_size") | {
     "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 12,
 }  # fmt: skip
@@ -290,9 +290,9 @@ _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 8}
 CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen3_5ForCausalLM": _TINY_HYBRID,
     "Qwen3_5ForConditionalGeneration": {"text_config": _TINY_HYBRID},
-    "Qwen3_5MoeForCausalLM": _without(_TINY_HYBRID_EXPERTS, "intermediate_size"),
-    "Qwen3_5MoeForConditionalGeneration": {"text_config": _without(_TINY_HYBRID_EXPERTS, "intermediate_size")},
-    "Qwen3NextForCausalLM": _TINY_HYBRID_EXPERTS,
+    "Qwen3_5MoeForCausalLM": _TINY_HYBRID_EXPERTS,
+    "Qwen3_5MoeForConditionalGeneration": {"text_config": _TINY_HYBRID_EXPERTS},
+    "Qwen3NextForCausalLM": _TINY_HYBRID | _TINY_HYBRID_EXPERTS,
     "LlamaForCausalLM": _HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "MistralForCausalLM": _HF | {"sliding_window": 6},
     "MinistralForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED},

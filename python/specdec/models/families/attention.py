@@ -82,7 +82,7 @@ def _nanochat(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _afmoe(reader: ConfigReader) -> dict[str, Any]:
-    """Read Trinity: a gate of attention, rotary positions only in layers with windows, DeepSeek-V3's router."""
+    """Read AFMoE: gated attention, rotary positions in layers with windows, DeepSeek-V3's router."""
     fields, sizes = reader.fields, reader.sizes(default_d_head=128)
     n_layer = sizes["n_layer"]
     fields.require("score_func", "sigmoid", because="scores are sigmoids")

@@ -1,6 +1,6 @@
 """Hybrids of attention and the gated delta rule: Qwen3.5 and Qwen3-Next.
 
-The delta rule of Qwen3.5 has its value heads in *tiled* order, as its GGUF files: the first value head of each
+In Qwen3.5 the value heads of the delta rule are in *tiled* order, as in its GGUF files: the first one of each
 key head, then the second of each, and so on. Its folders have them *grouped* by key head, as all files of
 Qwen3-Next.
 """
@@ -48,7 +48,7 @@ def _heads(config: Config) -> Rows:
 
 
 def _sizes(config: Config) -> tuple[int, int, int]:
-    """Return the rows of all queries, which keys have too, and of all values, and the number of value heads."""
+    """Return the rows of all queries (or keys), and of all values, and the number of value heads."""
     n_head: int = config["n_mixer_value_head"]
     return config["n_mixer_key_head"] * config["d_mixer_key"], n_head * config["d_mixer_value"], n_head
 
@@ -106,7 +106,7 @@ def _by_key_head(config: Config) -> dict[str, Rows]:
 def _chosen(
     name: str, rows: Callable[[Config], Rows], n_rows: Callable[[Config], int], bias: str = ""
 ) -> Named:
-    """Return the entry of chosen rows of a matrix with `n_rows`; `bias`: the tensor with the heads' biases."""
+    """Return the entry of chosen rows of a matrix with `n_rows`; `bias`: the tensor of the heads' biases."""
 
     def shape_there(shape: Shape, config: Config) -> Shape:
         return (n_rows(config), *shape[1:]) if len(shape) == 2 else shape
@@ -121,7 +121,7 @@ def _chosen(
 
 
 def convolution(name: str, rows: Callable[[Config], Rows] | None = None) -> Named:
-    """Return the entry of a convolution [channels, 1, taps] with `rows`; None: [channels, taps] as they are."""
+    """Return the entry of a convolution [channels, 1, taps] in order `rows`; None: [channels, taps]."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         array = array.reshape(len(array), -1)
