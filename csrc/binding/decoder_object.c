@@ -126,8 +126,8 @@ static sd_status run_slice(sd_decoder_object* self, const int32_t* ids, int n, i
     return status;
 }
 
-/* Append a prompt; rows: the requested logits. On failure an exception is set, and the cache has the text from
- * before the call, or none if that is overwritten. */
+/* Append a prompt; rows: the requested logits. On failure an exception is set, and the cache
+ * has the text from before the call, or none if that is overwritten. */
 static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
     sd_cache_keep(&self->cache, NULL, 0); /* drop pending rows of a forward pass */
     int n_before = self->cache.n_committed;

@@ -76,12 +76,12 @@ static void NAME(multiply)(int n, float* x, const float* y) {
     FOR_EACH_16(n, i, m) STORE(x, i, m, v_mul(LOAD(x, i, m), LOAD(y, i, m)));
 }
 
-static void NAME(convolve)(int n, int n_taps, const float* const* x, const float* w, ptrdiff_t ldw,
+static void NAME(convolve)(int n, int width, const float* const* x, const float* weights, ptrdiff_t ldw,
                            const float* bias, float* y) {
-    FOR_EACH_16(n, i, some) {
-        vec sum = bias ? LOAD(bias, i, some) : v_set1(0.0f);
-        for (int t = 0; t < n_taps; t++) sum = v_fma(LOAD(x[t], i, some), LOAD(w + t * ldw, i, some), sum);
-        STORE(y, i, some, sum);
+    FOR_EACH_16(n, i, m) {
+        vec sum = bias ? LOAD(bias, i, m) : v_set1(0.0f);
+        for (int k = 0; k < width; k++) sum = v_fma(LOAD(x[k], i, m), LOAD(weights + k * ldw, i, m), sum);
+        STORE(y, i, m, sum);
     }
 }
 

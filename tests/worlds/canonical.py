@@ -34,7 +34,7 @@ GPT: dict[str, Any] = LLAMA | {
 }  # fmt: skip
 
 # Matrices without a number format.
-IN_F32 = "router.weight", "shared_gate.weight", "mixer_conv.weight", "mixer_beta.weight", "mixer_decay.weight"
+IN_F32 = "router.weight", "shared_gate.weight", "mixer_beta.weight", "mixer_decay.weight"
 
 # Every branch of the decoder, in odd sizes that fill no panel or vector.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -89,15 +89,16 @@ SWITCHES: dict[str, dict[str, Any]] = {
     | {"n_heads": [2, 9, 6], "n_kv_heads": [1, 3, 6], "d_heads": [24, 8, 33], "qk_norm": "whole",
        "position": "none", "relative_buckets": [0, 1, 2, 5, 20], "relative_bias_by_layer": True},
     "convolution": LLAMA
-    | {"mixers": ["convolution", "attention", "convolution"], "conv_kernel": 3, "qk_norm": "head"},
+    | {"mixers": ["convolution", "attention", "convolution"], "conv_width": 3, "qk_norm": "head"},
     "convolution-wide-biases-windows": LLAMA
-    | {"mixers": ["attention", "convolution", "attention"], "conv_kernel": 7, "conv_bias": True,
-       "mixer_bias": True, "norm_position": "both", "windows": [9, 0, 0], "d_model": 50, "residual_scale": 0.7},
+    | {"mixers": ["attention", "convolution", "attention"], "conv_width": 7, "conv_bias": True,
+       "mixer_bias": True, "norm_position": "both", "windows": [9, 0, 0], "d_model": 50,
+       "residual_scale": 0.7},
     "delta": LLAMA
-    | {"mixers": ["delta", "attention", "delta"], "conv_kernel": 4, "n_mixer_key_head": 2,
+    | {"mixers": ["delta", "attention", "delta"], "conv_width": 4, "n_mixer_key_head": 2,
        "n_mixer_value_head": 4, "d_mixer_key": 12, "d_mixer_value": 32, "attn_gate": "whole"},
     "delta-wide-convolution-first-attention": LLAMA
-    | {"mixers": ["attention", "delta", "convolution"], "conv_kernel": 3, "conv_bias": True,
+    | {"mixers": ["attention", "delta", "convolution"], "conv_width": 3, "conv_bias": True,
        "n_mixer_key_head": 1, "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 64,
        "norm_position": "both", "norm": "layer", "d_model": 50, "windows": [9, 0, 0]},
 }  # fmt: skip

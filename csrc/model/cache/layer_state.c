@@ -5,7 +5,7 @@
 #include "state_walk.h"
 
 int sd_ring_rows(const sd_config* c, int n_tree) {
-    return c->mixers.n_taps - 1 + (sd_any_has_state(c) ? 1 : 2) * n_tree;
+    return c->mixers.conv_width - 1 + (sd_any_has_state(c) ? 1 : 2) * n_tree;
 }
 
 static size_t key_floats(const sd_mixer_sizes* s) { return (size_t)s->n_key_head * (size_t)s->d_key; }

@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "memory.h"
 
-/* A convolution reads the last n_taps - 1 tokens before a row. So the ring holds these, and twice the nodes
+/* A convolution reads the last conv_width - 1 tokens before a row. So the ring holds these, and twice the nodes
  * that may be pending: texts can be cut back by n_tree tokens or more. With a state, which cannot be cut back,
  * once is enough. Slot s of the cache is row s % n_ring.
  *

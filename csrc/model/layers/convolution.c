@@ -8,14 +8,14 @@
 
 static const float before_text[SD_MOST_CHANNELS];
 
-/* Find the convolution inputs of new node i of a branch, oldest first, from channel `first` on. x: the rows of
- * the branch. */
+/* Find the convolution inputs of new node i of a branch, oldest first, from channel `first` on. x: the rows
+ * of the branch. */
 static void find_inputs(const sd_branch* branch, int layer, int i, const float* x, ptrdiff_t ldx, int first,
                         const float** inputs) {
     const sd_cache* cache = branch->cache;
     const sd_layer_state* state = &cache->states[layer];
     int first_node = cache->n_pending - branch->n_new, node = first_node + i;
-    for (int t = cache->model->config.mixers.n_taps - 1; t >= 0; t--) {
+    for (int t = cache->model->config.mixers.conv_width - 1; t >= 0; t--) {
         if (node >= first_node)
             inputs[t] = x + (node - first_node) * ldx + first;
         else if (cache->n_committed + node >= 0) /* node -n: the n-th token from the end of the text */
@@ -40,7 +40,7 @@ void sd_convolve(const sd_pass* pass, int layer, const float* x, ptrdiff_t ldx, 
                  int first, int n) {
     const sd_layer* of = &pass->w->model->layers[layer];
     const float* weights = (const float*)(const void*)of->conv.data + first;
-    const float* inputs[SD_MOST_TAPS];
+    const float* inputs[SD_MOST_CONV_WIDTH];
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
         for (int i = 0; i < branch->n_new; i++, out += ldo) {

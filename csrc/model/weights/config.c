@@ -265,7 +265,7 @@ static sd_status check_delta(const sd_mixer_sizes* s) {
 static sd_status check_mixers(const sd_config* c) {
     if (sd_all_attend(c)) return SD_OK;
     if (sd_any_has_state(c)) SD_TRY(check_delta(&c->mixers));
-    SD_TRY(sd_check_range("config: conv_kernel", c->mixers.n_taps, 1, SD_MOST_TAPS));
+    SD_TRY(sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH));
     REFUSE_IF(c->parallel != SD_PARALLEL_NO || c->features.use != SD_FEATURE_NONE || c->bidirectional ||
                   c->encoder != NULL,
               "mixers has layers without attention, expected no parallel halves, features or encoder");

@@ -107,13 +107,13 @@ typedef enum sd_mixer {
 } sd_mixer;
 
 /* Most inputs of a convolution. */
-#define SD_MOST_TAPS 16
+#define SD_MOST_CONV_WIDTH 16
 
 /* Sizes of the layers without attention; they agree in all layers of a model. */
 typedef struct sd_mixer_sizes {
-    int n_taps;    /* inputs of the convolution, the row's own included; 0: all layers have attention */
-    int conv_bias; /* does the convolution have a bias? */
-    int bias;      /* do the projections into and out of the mixer? */
+    int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
+    int conv_bias;  /* does the convolution have a bias? */
+    int bias;       /* do the projections into and out of the mixer? */
     /* Of the delta rule. Value head h uses key head h mod n_key_head; d_value is a multiple of SD_PANEL */
     int n_key_head, n_value_head, d_key, d_value;
 } sd_mixer_sizes;

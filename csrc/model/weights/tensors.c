@@ -51,10 +51,10 @@ static counts count_tensors(const sd_config* c) {
     counts n = {.per_expert = count_roles(c, layer, SD_EXPERT_GATE, SD_N_ROLES)};
     layer.mixture = 0;
     n.outside = count_roles(c, layer, 0, SD_ATTN_NORM);
-    for (int kind = 0; kind < 4 * SD_N_MIXERS; kind++) {
-        layer.mixer = kind / 4, layer.mixture = kind / 2 % 2, layer.input_norm = kind % 2;
-        n.per_layer[kind / 4][kind / 2 % 2][kind % 2] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
-                                                        (layer.mixture ? c->experts.n * n.per_expert : 0);
+    for (int i = 0; i < 4 * SD_N_MIXERS; i++) {
+        layer.mixer = i / 4, layer.mixture = i / 2 % 2, layer.input_norm = i % 2;
+        n.per_layer[i / 4][i / 2 % 2][i % 2] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
+                                               (layer.mixture ? c->experts.n * n.per_expert : 0);
     }
     return n;
 }

@@ -66,8 +66,8 @@
     T(MIXER_DECAY_BIAS, "mixer_decay.bias", n_value_head, 0, delta, VECTOR(to->decay_bias))                 \
     T(MIXER_DECAY_RATE, "mixer_decay.rate", n_value_head, 0, delta, VECTOR(to->decay_rate))                 \
     T(MIXER_NORM, "mixer_norm.weight", c->mixers.d_value, 0, delta, VECTOR(to->mixer_norm))                 \
-    T(MIXER_CONV, "mixer_conv.weight", c->mixers.n_taps, channels, !attends, TABLE(to->conv))               \
-    T(MIXER_CONV_BIAS, "mixer_conv.bias", channels, 0, !attends && c->mixers.conv_bias,                     \
+    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, !attends, TABLE(to->conv))               \
+    T(MIXER_CONV_BIAS, "mixer_conv_bias", channels, 0, !attends && c->mixers.conv_bias,                     \
       VECTOR(to->conv_bias))                                                                                \
     T(MIXER_OUT, "mixer_out.weight", d, mixer_width, !attends, MATRIX(to->attn_out, all))                   \
     T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, !attends && biased, VECTOR(to->attn_out_bias))                \

@@ -164,7 +164,7 @@ static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_
     layer->decay_bias = take_vector(arena, n_head, delta);
     layer->decay_rate = take_vector(arena, n_head, delta);
     layer->mixer_norm = take_vector(arena, c->mixers.d_value, delta);
-    layer->conv = sd_table_take(arena, SD_F32, c->mixers.n_taps, channels);
+    layer->conv = sd_table_take(arena, SD_F32, c->mixers.conv_width, channels);
     layer->conv_bias = take_vector(arena, channels, c->mixers.conv_bias);
     layer->attn_out = take_matrix(arena, p, SD_MIXER_OUT, c->d_model, sd_mixer_width(c, own));
     layer->attn_out_bias = take_vector(arena, c->d_model, bias);

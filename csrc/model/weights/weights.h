@@ -40,7 +40,7 @@ typedef struct sd_layer {
      * the decay, [n_value_head] each; the norm of a head, [d_value] */
     sd_matrix rates;
     float *decay_bias, *decay_rate, *mixer_norm;
-    sd_table conv;    /* [n_taps, channels] f32, oldest input first; without attention */
+    sd_table conv;    /* [conv_width, channels] f32, oldest input first; without attention */
     float* conv_bias; /* [channels]; NULL: none */
     sd_mlp mlp;       /* of a dense layer */
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output

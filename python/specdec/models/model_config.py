@@ -107,9 +107,9 @@ class ModelConfig(Mapping[str, Any]):
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     mixers : tuple of str
-        What mixes the tokens of each layer: "attention"; "convolution", the gated short convolution of LFM2;
-        or "delta", the gated delta rule behind a convolution (Qwen3.5). Empty: attention in all layers.
-    conv_kernel : int
+        First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or "delta",
+        the gated delta rule behind a convolution (Qwen3.5). Empty: attention in all layers.
+    conv_width : int
         Number of inputs of a convolution, the token's own included.
     conv_bias, mixer_bias : bool
         Whether convolutions have biases, and whether the projections around them do (without "delta").
@@ -193,7 +193,7 @@ class ModelConfig(Mapping[str, Any]):
     n_kv_heads: tuple[int, ...] = ()
     d_heads: tuple[int, ...] = ()
     mixers: tuple[str, ...] = ()
-    conv_kernel: int = 0
+    conv_width: int = 0
     conv_bias: bool = False
     mixer_bias: bool = False
     n_mixer_key_head: int = 0

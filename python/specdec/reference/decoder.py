@@ -357,12 +357,12 @@ class _Forward:
         """Convolve each channel of x with those of the row's ancestors, which are 0 before the text."""
         name, y = f"layers.{i}.mixer_conv", np.zeros_like(x)
         if self.settings["conv_bias"]:
-            y = y + self.tensor(f"{name}.bias")
-        taps = self.tensor(f"{name}.weight")
-        for back, tap in zip(range(len(taps) - 1, -1, -1), taps, strict=True):
+            y = y + self.tensor(f"{name}_bias")
+        weights = self.tensor(name)
+        for back, weight in zip(range(len(weights) - 1, -1, -1), weights, strict=True):
             ancestor = self.visible & (self.distance == back)
             rows = np.where(ancestor.any(axis=1)[:, None], x[ancestor.argmax(axis=1)], self.dtype(0))
-            y = self.fused(rows, tap, y)
+            y = self.fused(rows, weight, y)
         return y
 
     def fused(self, x: Array, y: Array, z: Array) -> Array:
@@ -461,7 +461,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
-    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
+    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False,
+    "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
     "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,

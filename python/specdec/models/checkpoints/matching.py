@@ -28,7 +28,7 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 # Two-dimensional tensors that are not stored as matrices.
 _OTHERS: Final = re.compile(
-    r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$|mixer_(conv|beta|decay)\.weight$"
+    r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$|mixer_conv$|mixer_(beta|decay)\.weight$"
 )
 
 # Matrices with the same input rows in the core.

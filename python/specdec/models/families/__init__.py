@@ -8,14 +8,19 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import encoder_decoder, gpt, llama, moe
+from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, llama, moe
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
 __all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "coded_sources"]
 
 FAMILIES: Final[Mapping[str, Family]] = (
-    llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES
+    llama.FAMILIES
+    | attention.FAMILIES
+    | gpt.FAMILIES
+    | moe.FAMILIES
+    | deepseek_router.FAMILIES
+    | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
 
@@ -35,7 +40,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4MoeLite", "Ernie4_5_Moe",
+        "Dbrx", "Jetmoe", "Glm4MoeLite",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",

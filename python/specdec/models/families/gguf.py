@@ -48,7 +48,8 @@ _TENSORS: Final[dict[str, Named | Either]] = {
         embedding_norm="token_embd_norm", attn_norm=".attn_norm", attn_post_norm=".post_attention_norm",
         attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm", attn_out=".attn_output",
         mlp_norm=".ffn_norm", mlp_post_norm=".post_ffw_norm", mlp_gate=".ffn_gate", mlp_up=".ffn_up",
-        mlp_down=".ffn_down", router=".ffn_gate_inp", shared_gate=".ffn_gate_inp_shexp",
+        mlp_down=".ffn_down", router=".ffn_gate_inp", router_correction=".exp_probs_b.bias",
+        shared_gate=".ffn_gate_inp_shexp",
         output_norm="output_norm", head="output.weight", head_bias="output.bias",
     ),
     **{
@@ -63,7 +64,8 @@ _TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_
 _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
-_GPT_OSS = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm", attn_sinks=".attn_sinks.weight")
+_GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
+_GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -103,7 +105,7 @@ def _block(m: Metadata) -> dict[str, Any]:
     n_head = m.integer("attention.head_count")
     fields = {
         "hidden_size": m.integer("embedding_length"),
-        "num_hidden_layers": m.integer("block_count"),
+        "num_hidden_layers": m.n_layer,
         "num_attention_heads": n_head,
         "num_key_value_heads": m.get("attention.head_count_kv", n_head),
         "intermediate_size": m.integer("feed_forward_length"),
@@ -166,7 +168,7 @@ def _longrope(m: Metadata) -> dict[str, Any]:
 def _windows(m: Metadata) -> dict[str, Any]:
     """Return the window, and its layers if the file lists them."""
     fields: dict[str, Any] = {"sliding_window": m.get(_WINDOW)}
-    windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
+    windowed = m.pattern("attention.sliding_window_pattern", m.n_layer)
     if fields["sliding_window"] and windowed is not None:
         fields["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in windowed]
     return fields
@@ -319,6 +321,9 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
     scaling = _scaling_of(fields)
     rope_type = scaling.get("rope_type") or scaling.get("type") or "default"
     named = [scaling.get("rope_theta"), fields.get("rope_theta"), fields.get("rotary_emb_base")]
+    if rope_type == "dynamic" and scaling.get("alpha") is not None:
+        rope_type, stretch = "default", scaling["alpha"] ** (size / (size - 2))
+        named = [base * stretch for base in named if isinstance(base, int | float)]
     if rope_type == "default":
         base = _base_of(config["inv_freq"], *named, 10_000.0)
     else:
@@ -391,6 +396,10 @@ def _pattern(config: Config, fields: Fields) -> list[bool] | None:
 
 def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
     return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
+
+
+def _first_mixture(config: Config, fields: Fields) -> int:
+    return (config.get("mixtures") or [1]).index(1)
 
 
 def _alibi_bias(config: Config, fields: Fields) -> float:
@@ -468,6 +477,24 @@ _OLMOE: Rows = _CLIPPED | {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
 }  # fmt: skip
+_CORRECTED: Rows = {
+    "n_routed_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "first_k_dense_replace": lambda m: m.get("leading_dense_block_count", 0),
+    "n_group": lambda m: m.get("expert_group_count") or 1,
+    "topk_group": lambda m: m.get("expert_group_used_count") or 1,
+    "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
+    "routed_scaling_factor": lambda m: m.get("expert_weights_scale") or 1.0,
+}  # fmt: skip
+_DEEPSEEK: Rows = _CORRECTED | {"n_shared_experts": lambda m: m.get("expert_shared_count", 0)}
+_EXAONE_MOE: Rows = _CORRECTED | {"num_shared_experts": _DEEPSEEK["n_shared_experts"]}
+_ERNIE_MOE: Rows = {
+    "moe_num_experts": "expert_count", "moe_k": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "moe_num_shared_experts": lambda m: m.get("expert_shared_count", 0),
+    "moe_layer_start_index": lambda m: m.get("leading_dense_block_count", 0),
+    "moe_layer_interval": lambda m: m.get("interleave_moe_layer_step") or 1,
+}  # fmt: skip
 _GPT_OSS_ROWS: Rows = {
     "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
@@ -509,6 +536,18 @@ _MIXED: WrittenRows = {"expert_count": "n_experts", "expert_used_count": "n_expe
 _EXPERTS: WrittenRows = _MIXED | {
     "expert_feed_forward_length": "d_expert", "expert_shared_feed_forward_length": "d_shared_expert"
 }  # fmt: skip
+_GATING: Final = {"softmax": 1, "sigmoid": 2}
+_CORRECTED_KEYS: WrittenRows = _MIXED | {
+    "expert_feed_forward_length": "d_expert", "leading_dense_block_count": _first_mixture,
+    "expert_shared_count": lambda config, _: config.get("d_shared_expert", 0) // config["d_expert"],
+    "expert_gating_func": lambda config, _: _GATING[config.get("router", "softmax")],
+    "expert_group_count": "n_expert_groups", "expert_group_used_count": "n_groups_per_token",
+    "expert_weights_norm": "router_renormalize", "expert_weights_scale": "routed_scale",
+}  # fmt: skip
+_ERNIE_MOE_KEYS: WrittenRows = _CORRECTED_KEYS | {
+    "interleave_moe_layer_step": lambda _, fields: fields.get("moe_layer_interval", 1)
+}  # fmt: skip
+_EXAONE_MOE_KEYS = _CORRECTED_KEYS | _WINDOWED | {"attention.sliding_window_pattern": _pattern}
 _CAPPED: WrittenRows = _WINDOWED | {
     "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
 }  # fmt: skip
@@ -543,9 +582,24 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "granite": Architecture("GraniteForCausalLM", (_block, _granite), _TURNED, _GRANITE_KEYS),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
+    "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM", (_partly_turned, _DEEPSEEK, {"use_qk_norm": _has_qk_norm}), _GLM4_MOE,
+        _CORRECTED_KEYS, also=("SolarOpenForCausalLM",),
+    ),
+    "ernie4_5-moe": Architecture(
+        "Ernie4_5_MoeForCausalLM", (_block, _ERNIE_MOE), _TURNED, _ERNIE_MOE_KEYS
+    ),
+    "minimax-m2": Architecture(
+        "MiniMaxM2ForCausalLM", (_partly_turned, _GPT_OSS_ROWS), written=_CORRECTED_KEYS
+    ),
+    "dots1": Architecture("Dots1ForCausalLM", (_block, _DEEPSEEK, _SOME_WINDOW), written=_CORRECTED_KEYS),
+    "exaone-moe": Architecture(
+        "ExaoneMoeForCausalLM", (_block, _EXAONE_MOE, _windows), written=_EXAONE_MOE_KEYS
+    ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS
     ),
@@ -607,6 +661,8 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
     """Return the configuration completed by the file's tensors: biases, head, frequency factors."""
     tensors = metadata.tensors
     config = config | {"tied": "output.weight" not in tensors}
+    if config.get("router_correction"):
+        config["router_correction"] = any(name.endswith(".exp_probs_b.bias") for name in tensors)
     if config.get("encoder") is None:
         config["qkv_bias"] = "blk.0.attn_qkv.bias" in tensors or "blk.0.attn_q.bias" in tensors
         config["out_bias"] = "blk.0.attn_output.bias" in tensors
