@@ -504,7 +504,7 @@ class Architecture:
 
 
 _HYBRID_KEYS: WrittenRows = {
-    "ssm.conv_kernel": "conv_kernel", "ssm.state_size": "d_mixer_key", "ssm.group_count": "n_mixer_key_head",
+    "ssm.conv_kernel": "conv_width", "ssm.state_size": "d_mixer_key", "ssm.group_count": "n_mixer_key_head",
     "ssm.time_step_rank": "n_mixer_value_head",
     "ssm.inner_size": lambda config, _: config["n_mixer_value_head"] * config["d_mixer_value"],
     _RECURRENT: lambda config, _: [mixer == "delta" for mixer in config["mixers"]],
@@ -638,7 +638,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         also=("Qwen3_5MoeForConditionalGeneration",),
     ),
     "qwen3next": Architecture(
-        "Qwen3NextForCausalLM", (_hybrid, _QWEN_MOE), _QWEN3_NEXT, _EXPERTS | _HYBRID_KEYS
+        "Qwen3NextForCausalLM", (_hybrid, _QWEN_MOE), _QWEN3_NEXT, _EXPERTS | _HYBRID_KEYS, fused=True
     ),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
     "glm4moe": Architecture(

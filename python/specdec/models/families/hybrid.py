@@ -112,7 +112,7 @@ def _chosen(
         return (n_rows(config), *shape[1:]) if len(shape) == 2 else shape
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
-        return array[rows(config) if len(shape) == 2 else _heads(config)]
+        return array[rows(config) if len(array) == n_rows(config) else _heads(config)]
 
     if not bias:
         return Named(name, view, shape_there)
@@ -194,7 +194,7 @@ _SEPARATE = dict(zip(_PARTS, ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_
 _BY_KEY_HEAD = dict(zip(_PARTS, ("in_proj_qkvz", "in_proj_qkvz", "in_proj_ba", "in_proj_ba"), strict=True))
 
 _REST: dict[str, Named | Either] = {
-    "mixer_conv": convolution(f"{_DELTA}.conv1d", _channels),
+    "mixer_conv": convolution(f"{_DELTA}.conv1d.weight", _channels),
     "mixer_decay.rate": _of_heads(f"{_DELTA}.A_log", _Rate),
     "mixer_norm": Named(f"{_DELTA}.norm"),
     "mixer_out": _output(f"{_DELTA}.out_proj"),
@@ -216,10 +216,10 @@ _QWEN3_NEXT = _REST | _projections(_DELTA, _BY_KEY_HEAD, _by_key_head)
 def of_gguf(block: str) -> dict[str, Named]:
     """Return the entries of Qwen3.5's GGUF files."""
     return named(
-        block, mixer_in=".attn_qkv", mixer_gate=".attn_gate", mixer_beta=".ssm_beta", mixer_norm=".ssm_norm",
-        mixer_out=".ssm_out",
+        block, attn_k=".attn_k", attn_v=".attn_v", mixer_in=".attn_qkv", mixer_gate=".attn_gate",
+        mixer_beta=".ssm_beta", mixer_norm=".ssm_norm", mixer_out=".ssm_out",
     ) | {
-        "mixer_conv": convolution(f"{block}.ssm_conv1d"),
+        "mixer_conv": convolution(f"{block}.ssm_conv1d.weight"),
         "mixer_decay": Named(f"{block}.", suffixes={".weight": "ssm_alpha.weight", ".bias": "ssm_dt.bias"}),
         "mixer_decay.rate": Named(f"{block}.ssm_a"),
         "attn_q": half_of_heads(f"{block}.attn_q", 0),
@@ -283,7 +283,7 @@ def _delta(reader: ConfigReader) -> dict[str, Any]:
     if d_value % 32:
         raise fields.unsupported("linear_value_head_dim", "a multiple of 32")
     return {
-        "conv_kernel": fields.integer("linear_conv_kernel_dim", default=4, maximum=16),
+        "conv_width": fields.integer("linear_conv_kernel_dim", default=4, maximum=16),
         "n_mixer_key_head": n_key,
         "n_mixer_value_head": n_value,
         "d_mixer_key": fields.integer("linear_key_head_dim", default=128),
