@@ -8,7 +8,7 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, llama, moe
+from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, hybrid, llama, moe
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
@@ -20,6 +20,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     | gpt.FAMILIES
     | moe.FAMILIES
     | deepseek_router.FAMILIES
+    | hybrid.FAMILIES
     | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
@@ -36,7 +37,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
