@@ -8,7 +8,8 @@
 
 #include "memory.h"
 
-enum { SD_TILE_TEXT = -1, SD_TILE_NONE = -2 };
+#define SD_TILE_TEXT (-1)
+#define SD_TILE_NONE (-2)
 
 /* Most updates of a step. */
 #define SD_MOST_UPDATES 16
