@@ -231,8 +231,8 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
 static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
 
 /* The numbers of a row in a layer with the delta rule. The input projection gives the channels of the
- * convolution (queries, keys, values of all heads) and, from column `gate` on, the gates of the values; another
- * one beta and, from column `decay` on, the decay of each value head. */
+ * convolution (queries, keys, values of all heads) and, from column `gate` on, the gates of the values;
+ * another one gives beta and, from column `decay` on, the decay of each value head. */
 typedef struct sd_delta_columns {
     int n_keys, n_values, n_channels;
     int n_units; /* panels of values: tiles of the state */
