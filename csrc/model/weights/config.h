@@ -102,7 +102,7 @@ typedef struct sd_rotation {
 typedef enum sd_mixer {
     SD_MIXER_ATTENTION,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
-    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) behind a convolution with SiLU */
+    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) after a convolution with SiLU */
     SD_N_MIXERS
 } sd_mixer;
 
@@ -114,8 +114,8 @@ typedef struct sd_mixer_sizes {
     int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
-    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one or,
-     * if grouped, as many in a row; d_value is a multiple of SD_PANEL */
+    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
+     * or, if grouped, as many in a row; d_value is a multiple of SD_PANEL */
     int n_key_head, n_value_head, d_key, d_value, grouped;
 } sd_mixer_sizes;
 
