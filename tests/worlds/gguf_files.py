@@ -51,7 +51,7 @@ def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mappin
 
 def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Give corrections the converter's name and shape."""
-    name = name.replace("correction_bias", "correction.bias")
+    name = name.replace("correction_bias", "correction.bias").replace(".expert_bias", ".expert_bias.bias")
     return {name: array.reshape(-1) if name.endswith("correction.bias") else array}
 
 
@@ -169,6 +169,10 @@ CASES = {
     "dots1": Case("dots1", "Dots1ForCausalLM", keys=_DEEPSEEK, change=corrected),
     "exaone-moe": Case("exaone-moe", "ExaoneMoeForCausalLM", keys=_DEEPSEEK | {"attention.sliding_window": 6,
         "attention.sliding_window_pattern": [True, False]}, change=corrected),
+    "afmoe": Case("afmoe", "AfmoeForCausalLM", keys=_DEEPSEEK | {"attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [True, False], "expert_weights_scale": 1.0}, change=corrected),
+    "hunyuan-moe": Case("hunyuan-moe", "HunYuanMoEV1ForCausalLM", {"num_experts": 4}, _MOE |
+        {"expert_feed_forward_length": 24, "expert_shared_feed_forward_length": 24}),
     "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
         "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
         "attention.sliding_window": 6, "rope.freq_base": 150000.0}),
@@ -193,7 +197,8 @@ _LAYER_NORM = (
     "mpt", "falcon",
 )  # fmt: skip
 _LARGER_EPSILON = (
-    "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe"
+    "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
+    "hunyuan-moe", "afmoe",
 )  # fmt: skip
 
 

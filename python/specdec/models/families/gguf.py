@@ -65,6 +65,7 @@ _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm",
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
+_AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
@@ -495,6 +496,13 @@ _ERNIE_MOE: Rows = {
     "moe_layer_start_index": lambda m: m.get("leading_dense_block_count", 0),
     "moe_layer_interval": lambda m: m.get("interleave_moe_layer_step") or 1,
 }  # fmt: skip
+_AFMOE_ROWS: Rows = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "num_dense_layers": _CORRECTED["first_k_dense_replace"],
+    "num_shared_experts": _DEEPSEEK["n_shared_experts"],
+    "route_scale": _CORRECTED["routed_scaling_factor"], "mup_enabled": lambda m: True,
+}  # fmt: skip
 _GPT_OSS_ROWS: Rows = {
     "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
@@ -600,6 +608,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "exaone-moe": Architecture(
         "ExaoneMoeForCausalLM", (_block, _EXAONE_MOE, _windows), written=_EXAONE_MOE_KEYS
     ),
+    "afmoe": Architecture(
+        "AfmoeForCausalLM", (_block, _AFMOE_ROWS, _windows), _AFMOE, _EXAONE_MOE_KEYS
+    ),
+    "hunyuan-moe": Architecture("HunYuanMoEV1ForCausalLM", (_block, _GPT_OSS_ROWS), written=_EXPERTS),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS
     ),
