@@ -65,13 +65,15 @@ class Model:
         self, config: Mapping[str, Any], tensors: Iterable[tuple[str, NDArray[Any] | _FileRows, str]], *,
         dtype: Dtype = "f32", cache_dtype: CacheDtype = "f32", prefill: PrefillMethod = "rows",
         n_threads: int = 1, target: Model | None = None, packed: Sequence[memoryview] | None = None,
-        formats: Mapping[str, str] | None = None,
+        formats: Mapping[str, str] | None = None, head_rows: Sequence[int] | NDArray[Any] | None = None,
     ) -> None:  # fmt: skip
         """target : the model whose token table or head a draft's configuration shares.
 
         packed : writable blocks of a model of this configuration and these formats, instead of tensors.
 
         formats : GGUF formats of matrices and of the token table, by name; others have `dtype`.
+
+        head_rows : rows of the target's head that a shared head of n_draft_tokens has.
         """
     def adapted(
         self,

@@ -117,7 +117,7 @@ def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description
         sizes |= {"num_key_value_heads": 1, "head_dim": draws.one(2, 4, 10), "max_position_embeddings": 8}
         found: Description = {"dtype": dtype, "sizes": sizes, "options": {"own_embedding": draws.chance(0.5)}}
         if draws.chance(0.4):
-            return found | {"first": True}
+            return found | {"first": True, "head_tokens": tokens}
         if draws.chance(0.3):
             sizes["hidden_size"] = draws.randint(3, 40)
         flags = [name for name in ("norm_before_residual", "norm_output") if draws.chance(0.5)]
@@ -200,7 +200,8 @@ def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
         make = eagles.eagle1 if d.get("first") else eagles.eagle3
         with tempfile.TemporaryDirectory() as folder:
             path = make(target, seed=seed, **d["options"], **d["sizes"]).write(Path(folder))
-            return drafts.Eagle(path, target, tree=tree, dtype=d["dtype"], n_threads=1)
+            more: Any = {"tree": tree, "dtype": d["dtype"], "head_tokens": d.get("head_tokens")}
+            return drafts.Eagle(path, target, n_threads=1, **more)
     if kind == "heads":
         weights = learned.random_heads(target, **d["fields"], tokens=d["tokens"], seed=seed)
         return drafts.DecodingHeads(weights, dtype=d["dtype"], tree=tree)

@@ -212,6 +212,7 @@ CHAINS: dict[str, Make] = {
     "through text": lambda w: Renumbered(w.draft, text="text"),
     "other vocabulary, measured": lambda w: Renumbered(w.draft, text="measured"),
     "eagle 3": lambda w: eagle_for(w.target, "reduced"),  # an Eagle of some of the tokens
+    "eagle 1 with half of the head": lambda w: eagle_for(w.target, "eagle1 with half of the head"),
     "three models deep": drafted_by(drafted_by(in_tree(drafts.ParallelChains(2)), gamma=3)),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""

@@ -74,7 +74,7 @@ typedef struct sd_model {
     int row_slice;      /* prompt tokens per slice for the row kernels */
     sd_arena arena;     /* owns everything below */
     sd_layer* layers;   /* [n_layer] */
-    sd_matrix head;     /* [sd_head_rows, d_model]; its own or its target's */
+    sd_matrix head;     /* [sd_head_rows, d_model]; its own, with copied rows or not, or its target's */
     /* [n_vocab, d_model] f32 in an f32 model, else bf16, or as in a file; an encoder may share its decoder's,
      * a draft model its target's */
     sd_table token_embedding;
@@ -124,11 +124,16 @@ static inline int sd_prompt_slice(const sd_model* model) {
     return sd_prompts_in_slices(model) ? SD_BLAS_SLICE : model->row_slice;
 }
 
-/* Allocate an empty model; arrays of the configuration are copied. target: the finished model whose token
- * table or head the configuration shares, borrowed, must outlive the model; NULL if it shares none. On
- * success *model is owned by the caller. SD_ENGINE_BLAS needs the library to be loaded. */
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
-                          sd_model** model);
+/* What a draft model shares with its target; all borrowed. */
+typedef struct sd_shared {
+    const sd_model* target; /* finished model with the token table or head, outlives the draft; NULL: none */
+    /* [n_draft_tokens of the configuration] rows of the target's head, copied in its format; NULL: all */
+    const int32_t* head_rows;
+} sd_shared;
+
+/* Allocate an empty model; arrays of the configuration are copied. On success *model is owned by the caller.
+ * SD_ENGINE_BLAS needs the library to be loaded. */
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_shared shared, sd_model** model);
 
 /* The same over blocks of sd_model_blocks from a finished model with this configuration and these numbers:
  * they hold the weights; all else in them is rewritten. blocks: of the model and of its encoder, if any,

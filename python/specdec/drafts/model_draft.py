@@ -14,7 +14,7 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft
-from specdec.drafts.learned.eagle.draft import Eagle
+from specdec.drafts.learned.eagle.draft import MTP, Eagle
 from specdec.drafts.learned.eagle.published import is_published
 from specdec.drafts.learned.methods import open_learned
 from specdec.drafts.memories import SuffixDecoding, TokenRecycling
@@ -30,6 +30,7 @@ from specdec.errors import (
     type_of,
     warn,
 )
+from specdec.models.checkpoints.gguf_model import is_gguf_file, is_mtp_alone, read_metadata
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
@@ -157,6 +158,10 @@ def open_stored(
                 expected = f"None, as {path} holds a {made}, or specdec.drafts.{made}.load(path, ...)"
                 raise InputError.of(argument, value, expected)
         return stored
+    if is_gguf_file(path) and is_mtp_alone(read_metadata(path)[1]):
+        if target is None:
+            raise InputError.of(name, str(path), "specdec.drafts.MTP(target, path)", f"{path}, an MTP block")
+        return MTP(target, path, dtype=dtype, tree=tree, gamma=gamma)
     if not is_published(path):
         return open_learned(path, dtype=dtype, tree=tree, gamma=gamma)
     if target is None:

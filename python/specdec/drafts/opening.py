@@ -44,6 +44,7 @@ def load(
     path : path-like
         - The folder of a learned draft, such as `DecodingHeads`.
         - The folder of a published EAGLE draft: opens an `Eagle`.
+        - A GGUF file that holds only the target's multi-token prediction block: opens an `MTP`.
         - The folder `target` was loaded from, if it was trained to exit early (``specdec_exit.json``): opens
           an `EarlyExit` at the layer that the file names.
         - A file saved by `SuffixDecoding`, `TokenRecycling` or `Ngram`.
@@ -169,6 +170,15 @@ def _table(draft_type: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngra
     return make
 
 
+def _mtp(argument: str, target: Model, dtype: Dtype | None) -> MTP:
+    """Open an MTP draft with a number of tokens, those that a file counts, or from a GGUF file."""
+    if argument.isdecimal():
+        return MTP(target, head_tokens=int(argument), dtype=dtype)
+    if not argument or argument.endswith(".gguf"):
+        return MTP(target, argument or None, dtype=dtype)
+    return MTP(target, head_tokens=_table(Unigram)(argument, target, None), dtype=dtype)
+
+
 def _memory(draft_type: type[MemoryDraft]) -> Callable[[str, Model, Dtype | None], Draft]:
     """Return a function that loads a saved memory, or makes an empty one."""
     return lambda file, target, dtype: draft_type.load(file) if file else draft_type()
@@ -239,8 +249,9 @@ NAMES: Final[dict[str, DraftName]] = {
         Eagle, "MODEL", "a published EAGLE draft for the target",
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
-        MTP, "", "the target's own multi-token prediction head",
-        lambda _, target, dtype: MTP(target, dtype=dtype), True),
+        MTP, "[TOKENS]",
+        "the target's own multi-token prediction block; TOKENS: how many, a text with them, or its GGUF file",
+        _mtp, True),
     "recurrent": DraftName(
         RecurrentDraft, "DIR", "a trained recurrent network",
         lambda folder, target, dtype: RecurrentDraft(folder, dtype=dtype), True),
