@@ -163,7 +163,8 @@ static PyObject* get_config(PyObject* self, void* ignored) {
 }
 
 static PyObject* get_base(PyObject* self, void* ignored) {
-    return Py_NewRef(model_of(self)->base ? ((sd_model_object*)self)->target : Py_None);
+    const sd_model* model = model_of(self);
+    return Py_NewRef(model->base && !model->windowed ? ((sd_model_object*)self)->target : Py_None);
 }
 
 static PyObject* matrix(PyObject* self, PyObject* argument) {
@@ -297,6 +298,36 @@ static PyObject* adapted(PyObject* base, PyObject* args, PyObject* kwargs) {
     return made;
 }
 
+/* The configuration of a windowed model: a new dict, NULL with an exception. */
+static PyObject* windowed_config(const sd_model_object* of, const sd_config* c) {
+    PyObject *config = PyDict_Copy(of->config), *windows = PyList_New(c->n_layer);
+    int failed = config == NULL || windows == NULL;
+    for (int i = 0; !failed && i < c->n_layer; i++) {
+        PyObject* window = PyLong_FromLong(c->layers[i].window);
+        failed = window == NULL || PyList_SetItem(windows, i, window) < 0;
+    }
+    if (!failed) failed = PyDict_SetItemString(config, "windows", windows) < 0;
+    Py_XDECREF(windows);
+    if (failed) Py_CLEAR(config);
+    return config;
+}
+
+static PyObject* windowed(PyObject* self, PyObject* args) {
+    const sd_model_object* of = (sd_model_object*)self;
+    int window;
+    if (!PyArg_ParseTuple(args, "i", &window)) return NULL;
+    PyObject* object = sd_object_new(self, SD_TYPE_model);
+    if (object == NULL) return NULL;
+    sd_model_object* made = (sd_model_object*)object;
+    made->target = Py_NewRef(self);
+    if (sd_passed(sd_model_windowed(of->model, window, &made->model)) < 0 ||
+        (made->config = windowed_config(of, &made->model->config)) == NULL)
+        Py_CLEAR(object);
+    else
+        note_figures(made);
+    return object;
+}
+
 static PyMethodDef methods[] = {
     {"adapted", SD_KEYWORDS(adapted), "adapted($self, ranks, tensors, *, n_threads=1)\n--\n\n"},
     {"block_sizes", block_sizes, METH_NOARGS, "block_sizes($self, /)\n--\n\n"},
@@ -304,6 +335,7 @@ static PyMethodDef methods[] = {
     {"encode", SD_KEYWORDS(encode), "encode($self, ids, *, n_threads=1)\n--\n\n"},
     {"matrix", matrix, METH_O, "matrix($self, name, /)\n--\n\n"},
     {"token_table", token_table, METH_NOARGS, "token_table($self, /)\n--\n\n"},
+    {"windowed", windowed, METH_VARARGS, "windowed($self, window, /)\n--\n\n"},
     {0},
 };
 

@@ -98,6 +98,8 @@ class Model:
         """A packed matrix by canonical name, with the values used in products: [n_rows, n_cols]."""
     def token_table(self) -> _Floats:
         """The stored embeddings of all tokens, before scale and norm: [n_vocab, d_model]."""
+    def windowed(self, window: int, /) -> Model:
+        """A model with these weights whose rows attend to the last `window` positions at most."""
     base: Final[Model | None]
     """The model that an adapted model builds on; None: not adapted."""
     cache_dtype: Final[CacheDtype]

@@ -51,6 +51,7 @@ def _arguments(kind: str, draws: Draws, target: Description, n_vocab: int, n_lay
     if kind == "model":
         found = {"model": draws.one("a", "a", "b", "target")}
         adapts = found["model"] != "b" and "encoder" not in target and draws.chance(0.15)
+        found |= {"window": draws.one(1, 5, 40)} if draws.chance(0.2) else {}
         return found | ({"adapter": draw_adapter(draws, target)} if adapts else {})
     if kind == "vocabulary":
         return draw_vocabulary(draws, n_vocab) | {"model": draws.one("a", "b")}
@@ -165,7 +166,8 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         if "draft" in d:
             inner = make_draft(d["draft"], target, models)
             return drafts.ModelDraft(model, draft=inner, gamma=d["gamma"])
-        return model if tree is None else drafts.ModelDraft(model, tree=tree)
+        how = {"tree": tree, "window": d.get("window")}
+        return drafts.ModelDraft(model, **how) if any(how.values()) else model
     if kind == "vocabulary":  # a ModelDraft whose vocabulary is another one
         strings = {side: [text.encode("latin-1") for text in d.pop(side)] for side in ("ours", "theirs")}
         return Translated(model, tree=tree, **strings, **d)

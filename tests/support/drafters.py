@@ -174,6 +174,7 @@ CHAINS: dict[str, Make] = {
     "object": lambda w: Repeats(),
     "object that draws": lambda w: Draws(w.n_vocab),
     "model": lambda w: w.draft,
+    "model with a window": lambda w: drafts.ModelDraft(w.draft, window=5),
     "unigram": lambda w: drafts.Unigram(w.ids, w.n_vocab),
     "bigram": lambda w: drafts.Bigram(w.ids, w.n_vocab),
     "trigram": lambda w: drafts.Ngram(w.ids, w.n_vocab, 3),

@@ -96,6 +96,7 @@ typedef struct sd_model {
      * matrices, owned. NULL: not adapted. */
     const struct sd_model* base;
     struct sd_adapter* adapter;
+    int windowed; /* the rest, except the configuration's layers, belongs to another model */
 } sd_model;
 
 /* The model that owns the weights: the base, or the model itself. */
@@ -154,6 +155,11 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
 
 /* Check that every tensor is set; after this the model never changes. */
 sd_status sd_model_finish(sd_model* model);
+
+/* Create a finished model over the weights and the adapter of another, borrowed, which must outlive it: rows
+ * attend to the last `window` positions at most in each layer of the decoder. On success *windowed is owned
+ * by the caller. */
+sd_status sd_model_windowed(const sd_model* model, int window, sd_model** windowed);
 
 void sd_model_free(sd_model* model);
 

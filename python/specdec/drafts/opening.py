@@ -202,6 +202,17 @@ def _skip(argument: str) -> SkipLayers:
     return SkipLayers(layers, _integers(mlp, expected) if slash else layers)
 
 
+def _windowed(argument: str, target: Model, dtype: Dtype | None) -> Draft:
+    """Make a model draft with a window of its own."""
+    tokens, _, model = argument.partition(":")
+    expected = "TOKENS:MODEL, such as 512:path/to/small"
+    (window,) = _integers(tokens, expected, 1)
+    small = _part(model, target, dtype) if model else None
+    if type(small) is not ModelDraft:
+        raise InputError.of("draft", argument, expected)
+    return ModelDraft(small.model, window=window)
+
+
 def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
     """Make a nested draft; drafts without weights ignore the number format."""
     name = NAMES.get(text.partition(":")[0])
@@ -215,6 +226,8 @@ NAMES: Final[dict[str, DraftName]] = {
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",
         lambda path, target, dtype: ModelDraft(_model(path, target, dtype)), True),
+    "window": DraftName(
+        ModelDraft, "TOKENS:MODEL", "a smaller model with a window of its own", _windowed, True),
     "unigram": DraftName(Unigram, "FILE", "token frequencies of a text", _table(Unigram)),
     "bigram": DraftName(Bigram, "FILE", "2-grams of a text", _table(Bigram)),
     "ngram": DraftName(Ngram, "FILE", "3-grams of a text, or a saved table (.safetensors)", _table(Ngram)),

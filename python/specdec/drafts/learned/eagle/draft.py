@@ -22,7 +22,7 @@ from specdec.drafts.learned.head_tokens import HeadTokens, check_head_tokens, us
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import CheckpointError, InputError, SpecdecError
 from specdec.models.model import Model
-from specdec.models.number_formats import DTYPES, Dtype, MatrixDtype
+from specdec.models.number_formats import DTYPES, Dtype, MatrixDtype, default_cache_dtype
 from specdec.models.origin import HubLocation, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
@@ -223,7 +223,7 @@ def _packed(published: PublishedDraft, target: Model, n_threads: int) -> _core.E
     try:
         model = _core.Model(
             published.config, published.tensors(), dtype=published.dtype, n_threads=n_threads,
-            target=target.core, cache_dtype="f32" if published.dtype == "f32" else "bf16",
+            target=target.core, cache_dtype=default_cache_dtype(published.dtype),
             formats=published.formats or None, head_rows=published.tokens if is_shared else None,
         )  # fmt: skip
         return _core.Eagle(
