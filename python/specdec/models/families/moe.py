@@ -1,8 +1,9 @@
-"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, FlexOlmo, Mellum, Hunyuan, gpt-oss."""
+"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, FlexOlmo, Mellum, Hunyuan, Granite, gpt-oss."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,19 @@ from numpy.typing import NDArray
 from specdec.fields import REQUIRED
 from specdec.models.families.attention import HUNYUAN, hunyuan
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent, named
+from specdec.models.families.family import (
+    YARN,
+    Array,
+    Config,
+    Either,
+    Family,
+    Named,
+    Shape,
+    absent,
+    halves,
+    named,
+)
+from specdec.models.families.llama import FAMILIES as LLAMA_FAMILIES
 from specdec.models.families.llama import LLAMA, llama_like, two_rotations
 
 
@@ -116,6 +129,7 @@ def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
     }
 
 
+_SHARED = "model.layers.{i}.shared_mlp"
 _SPARSE = "model.layers.{i}.block_sparse_moe"
 _PARTS = ("gate", "up", "down")
 
@@ -134,6 +148,20 @@ _FLEX_OLMO = QWEN | named(
     "model.layers.{i}", attn_post_norm=".post_attention_layernorm",
     mlp_post_norm=".post_feedforward_layernorm",
 )  # fmt: skip
+_EXPERTS_GRANITE = {
+    name: tuple(stacked(f"{_SPARSE}.{stored}", part=part) for stored in names)
+    for name, part, *names in (
+        ("gate", 0, "input_linear.weight", "experts.gate_up_proj"),
+        ("up", 1, "input_linear.weight", "experts.gate_up_proj"),
+        ("down", None, "output_linear.weight", "experts.down_proj"),
+    )
+}
+_GRANITE = LLAMA | {
+    **{f"experts.mlp_{part}": Either(entries) for part, entries in _EXPERTS_GRANITE.items()},
+    **{f"shared_expert.{name}": entry for name, entry in halves(f"{_SHARED}.input_linear").items()},
+    "shared_expert.mlp_down": Named(f"{_SHARED}.output_linear"),
+    "router": Either((Named(f"{_SPARSE}.router.layer"), Named(f"{_SPARSE}.router"))),
+}
 _HUNYUAN = QWEN | {
     **{f"attn_{role}_norm": HUNYUAN[f"attn_{role}_norm"] for role in "qk"},
     **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_mlp.{part}_proj") for part in _PARTS},
@@ -291,6 +319,16 @@ def _read_mellum(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _read_granite(reader: ConfigReader, *, shared: bool = False) -> dict[str, Any]:
+    """Read Granite's block with experts, and a shared one if ``shared_intermediate_size`` is not 0."""
+    width = reader.fields.integer("shared_intermediate_size", minimum=0, default=0) if shared else 0
+    return LLAMA_FAMILIES["GraniteForCausalLM"].read_config(reader) | {
+        "router": "softmax_chosen",
+        "d_shared_expert": width,
+        **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
+    }
+
+
 def _read_hunyuan(reader: ConfigReader) -> dict[str, Any]:
     """Read Hunyuan-A13B: experts and the shared one are as wide as the field of a dense block."""
     reader = reader.with_single("num_experts", "moe_topk")
@@ -317,6 +355,7 @@ _GPT_OSS_ROPE = YARN | {
     "rope_theta": 150_000.0, "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
 }  # fmt: skip
 _GPT_OSS_ABSENT = absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE}
+_GRANITE_ABSENT = absent(4096, 11008, 32, 32, 32000, 2048)
 _QWEN2_ABSENT = absent(2048, 5632, 24, 16, 151936, 32768)
 _QWEN3_ABSENT = absent(2048, 6144, 24, 32, 151936, 32768)
 
@@ -337,6 +376,10 @@ FAMILIES = {
     "HunYuanMoEV1ForCausalLM": Family(
         _read_hunyuan, _HUNYUAN, "hunyuan_v1_moe", absent(4096, 11008, 32, 32, 290943, 2048),
         harmless=("eod_token_id", "moe_intermediate_size", "num_shared_expert", "use_qk_norm"),
+    ),
+    "GraniteMoeForCausalLM": Family(_read_granite, _GRANITE, "granitemoe", _GRANITE_ABSENT),
+    "GraniteMoeSharedForCausalLM": Family(
+        partial(_read_granite, shared=True), _GRANITE, "granitemoeshared", _GRANITE_ABSENT
     ),
     "GptOssForCausalLM": Family(
         _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",
