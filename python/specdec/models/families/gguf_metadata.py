@@ -66,9 +66,9 @@ class Metadata(MetadataFields):
     @property
     def n_mtp_blocks(self) -> int:
         """Number of multi-token prediction blocks, after the model's layers."""
-        found: int = self.get("nextn_predict_layers", 0)
-        if type(found) is not int or not 0 <= found < self.integer("block_count"):
-            raise self.error("nextn_predict_layers", "fewer blocks than block_count")
+        n_blocks, found = self.integer("block_count"), self.get("nextn_predict_layers", 0)
+        if type(found) is not int or not 0 <= found < n_blocks:
+            raise self.error("nextn_predict_layers", f"a whole number below {n_blocks}, the block count")
         return found
 
     @property
@@ -128,7 +128,7 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
 # ones, 3, equals it after renormalization.
 _GATING: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("llama", "gpt-oss"), (0, 1, 3)),
-    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe"), (0, 2)),  # sigmoid
+    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe", "afmoe"), (0, 2)),  # sigmoid
 }
 # The same as predicates.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
