@@ -8,9 +8,9 @@
 #include "kernels.h"
 #include "memory.h"
 
-/* A convolution reads the last conv_width - 1 tokens before a row. So the ring holds these, and twice the nodes
- * that may be pending: texts can be cut back by n_tree tokens or more. With a state, which cannot be cut back,
- * once is enough. Slot s of the cache is row s % n_ring.
+/* A convolution reads the last conv_width - 1 tokens before a row. So the ring holds these, and twice the
+ * nodes that may be pending: texts can be cut back by n_tree tokens or more. With a state, which cannot be
+ * cut back, once is enough. Slot s of the cache is row s % n_ring.
  *
  * The gated delta rule reads a state of the whole text, in tiles: unit u has value columns 32u … 32u + 31.
  * Accepted tokens wait in a log until the next pass folds them into the tiles, unit by unit, before it reads

@@ -1,14 +1,15 @@
 /* The order in which the rows of a tree read a recurrent state.
  *
  * A row reads the state after its parent. So states of pending nodes exist only while their descendants are
- * computed, as tiles: `SD_TILE_TEXT` holds the state after the committed text, tiles 0, 1, … those on the way. */
+ * computed: SD_TILE_TEXT is the tile after the committed text, and tiles 0, 1, … are those on the way. */
 #pragma once
 
 #include <stdint.h>
 
 #include "memory.h"
 
-enum { SD_TILE_TEXT = -1, SD_TILE_NONE = -2 };
+#define SD_TILE_TEXT (-1)
+#define SD_TILE_NONE (-2)
 
 /* Most updates of a step. */
 #define SD_MOST_UPDATES 16

@@ -102,7 +102,7 @@ typedef struct sd_rotation {
 typedef enum sd_mixer {
     SD_MIXER_ATTENTION,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
-    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) behind a convolution with SiLU */
+    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) after a convolution with SiLU */
     SD_N_MIXERS
 } sd_mixer;
 
@@ -114,8 +114,8 @@ typedef struct sd_mixer_sizes {
     int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
-    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one or,
-     * if grouped, as many in a row; d_value is a multiple of SD_PANEL */
+    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
+     * or, if grouped, as many in a row; d_value is a multiple of SD_PANEL */
     int n_key_head, n_value_head, d_key, d_value, grouped;
 } sd_mixer_sizes;
 
@@ -231,8 +231,8 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
 static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
 
 /* The numbers of a row in a layer with the delta rule. The input projection gives the channels of the
- * convolution (queries, keys, values of all heads) and, from column `gate` on, the gates of the values; another
- * one beta and, from column `decay` on, the decay of each value head. */
+ * convolution (queries, keys, values of all heads) and, from column `gate` on, the gates of the values;
+ * another one gives beta and, from column `decay` on, the decay of each value head. */
 typedef struct sd_delta_columns {
     int n_keys, n_values, n_channels;
     int n_units; /* panels of values: tiles of the state */

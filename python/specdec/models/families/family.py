@@ -46,7 +46,8 @@ class Named:
     `view`: From (file tensor, model shape, configuration) to the model tensor. `shape_there`: From (model
     shape, configuration) to the shape in the file. `keeps_rows`: Whether the model's rows are whole rows of
     the file, in some order. `moves_inputs`: Whether `view` orders the inputs of a row instead, by whole
-    blocks of 32. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the first axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
+    blocks of 32. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the first
+    axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
     Replacements of ".weight" and ".bias". `plus`: Added to stored values. `heads`: "n_head" or "n_kv_head":
     one stored tensor per head. `make`: Computes a tensor that no file holds, f32, from its shape.
     """

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.models.families import mtp
 from specdec.models.families.attention import half_of_heads
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
@@ -41,7 +42,7 @@ Rows = NDArray[np.int64]
 
 
 def _heads(config: Config) -> Rows:
-    """Return the place in grouped order of each value head."""
+    """Return the index in grouped order of each value head."""
     n_head, n_key = config["n_mixer_value_head"], config["n_mixer_key_head"]
     heads = np.arange(n_head)
     return heads if config.get("mixer_grouped") else heads.reshape(n_key, -1).T.reshape(-1)
@@ -90,13 +91,13 @@ def _by_key_head(config: Config) -> dict[str, Rows]:
     group = config["n_mixer_value_head"] // n_key
     size = 2 * d_key + 2 * group * d_value
     keys = np.arange(n_key) * size
-    key, place = np.divmod(_heads(config), group)
-    values = key * size + 2 * d_key + place * d_value
+    key, member = np.divmod(_heads(config), group)
+    values = key * size + 2 * d_key + member * d_value
     return {
         "in": np.concatenate([_blocks(keys, d_key), _blocks(keys + d_key, d_key), _blocks(values, d_value)]),
         "gate": _blocks(values + group * d_value, d_value),
-        "beta": key * 2 * group + place,
-        "decay": key * 2 * group + group + place,
+        "beta": key * 2 * group + member,
+        "decay": key * 2 * group + group + member,
     }
 
 
@@ -323,10 +324,9 @@ _ABSENT = absent(4096, 12288, 32, 16, 248320, 32768)
 _MOE_ABSENT = absent(2048, None, 40, 16, 248320, 32768) | {"moe_intermediate_size": 512}
 _READ: dict[str, Any] = {
     "renamed": {"model.language_model.": "model."},
-    "left_out": ("mtp.", "model.visual."),
-    "harmless": (
-        "mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers",
-    ),
+    "left_out": ("model.visual.",),
+    "harmless": ("mamba_ssm_dtype", "mlp_only_layers", "mtp_use_dedicated_embeddings"),
+    "mtp": mtp.QWEN,
 }  # fmt: skip
 _SEEING = _READ | {
     "text_field": "text_config",
@@ -347,6 +347,6 @@ FAMILIES = {
     ),
     "Qwen3NextForCausalLM": Family(
         _qwen3_next, QWEN | _QWEN3_NEXT, "qwen3_next", absent(2048, 5632, 48, 16, 151936, 32768),
-        left_out=("mtp.",),
+        mtp=mtp.QWEN,
     ),
 }  # fmt: skip
