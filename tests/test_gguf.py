@@ -50,6 +50,24 @@ def test_the_same_model_as_from_a_folder(tmp_path: Path, name: str) -> None:
     assert np.array_equal(model.logits(ids, source), folder.logits(ids, source))
 
 
+def test_queries_keys_and_values_in_one_matrix(tmp_path: Path) -> None:
+    """As in the first files of GLM-4."""
+    parts = [f"self_attn.{role}_proj" for role in "qkv"]
+
+    def others(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray]:
+        return {} if any(part in name for part in parts) else {name: array}
+
+    case = dataclasses.replace(CASES["chatglm"], change=others)
+    config, weights = case.folder()
+    fused = {
+        f"blk.{i}.attn_qkv.{kind}": np.concatenate([weights[f"model.layers.{i}.{p}.{kind}"] for p in parts])
+        for i in range(config["num_hidden_layers"]) for kind in ("weight", "bias")
+    }  # fmt: skip
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, more=fused))
+    ids = list(range(3, 17))
+    assert np.array_equal(model.logits(ids), specdec.load(write_folder(tmp_path, case)).logits(ids))
+
+
 LONG = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
 LONG_TENSORS = {f"rope_factors_{part}.weight": np.array(LONG[f"{part}_factor"]) for part in ("short", "long")}
 LONG_KEYS = {"rope.scaling.original_context_length": 16, "rope.scaling.type": "longrope"}
@@ -218,7 +236,7 @@ def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
     writer.add_tensor("x", np.zeros((4, 4), np.float32))
     for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
         getattr(writer, step)()
-    with pytest.raises(UnsupportedModelError, match='"mamba"; expected one of bloom, '):
+    with pytest.raises(UnsupportedModelError, match='"mamba"; expected one of arcee, '):
         specdec.load(tmp_path / "model.gguf")
 
 

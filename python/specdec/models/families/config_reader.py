@@ -60,6 +60,10 @@ class ConfigReader:
         """Return a reader with defaults for absent fields."""
         return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
 
+    def name(self, one: str, other: str) -> str:
+        """Return which of two names of a field the file uses."""
+        return other if self.fields.has(other) and not self.fields.has(one) else one
+
     # ------------------------------------------------------------------------------------ sizes
 
     def sizes(
@@ -198,6 +202,7 @@ class ConfigReader:
         fraction: float = 1.0,
         fraction_name: str = "partial_rotary_factor",
         scaled: bool = True,
+        base: float | None = None,
         original_n_ctx: int | None = None,
         rope_types: Mapping[str, str] = _ROPE_TYPES,
     ) -> Rotation:
@@ -206,13 +211,15 @@ class ConfigReader:
         `layer_type`: Key inside ``rope_parameters`` if rotations differ by layer type. `theta`, `fraction`:
         Defaults. `theta_name`, `fraction_name`: Fields outside ``rope_parameters``. `original_n_ctx`:
         Overrides the original context. `partial`: Whether the family supports rotating a fraction of a head.
-        `scaled`: Whether ``rope_scaling`` applies to these layers. `rope_types`: Accepted names of scalings.
+        `scaled`: Whether ``rope_scaling`` applies to these layers. `base`: Overrides the base.
+        `rope_types`: Accepted names of scalings.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
         rope = self._rope_fields(layer_type, scaled)
         rope.skip("finetuned", "max_position_embeddings")  # a note on training, and a repeated size
-        base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        stated = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        base = stated if base is None else base
         rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
         rope_type = rope.choice(key, rope_types, default="default")
