@@ -48,7 +48,8 @@ def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "flo
     make = model_class._from_config if model_class else transformers.AutoModelForCausalLM.from_config
     network = make(config, attn_implementation=attention).float().eval()
     with torch.no_grad():
-        for part, parameter in network.named_parameters():
+        corrections = [named for named in network.named_buffers() if named[0].endswith("bias")]
+        for part, parameter in [*network.named_parameters(), *corrections]:
             if parameter.ndim == 1 or "norm" in part:  # norms and biases, which start as ones and zeros
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             else:
@@ -354,22 +355,30 @@ def as_written(config: Any, name: str) -> dict[str, Any]:
     return json.loads(config.to_json_string(use_diff=False)) | {"architectures": [name]}
 
 
-def meaning(fields: dict[str, Any]) -> dict[str, Any]:
+# Fields that the class completes to a model which cannot be read.
+GIVEN = {"Glm4MoeForCausalLM": {"head_dim": 128}}
+
+
+def meaning(fields: dict[str, Any]) -> dict[str, Any] | str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a field that takes no part without another
-        return read_config(fields)
+        try:
+            return read_config(fields)
+        except CheckpointError as error:
+            return str(error)
 
 
 @pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - set(COMPARED_BELOW)))
 def test_an_absent_field_has_the_default_of_the_class(name: str) -> None:
     """Each field removed: specdec reads what transformers completes."""
     config_class = transformers.CONFIG_MAPPING[MODEL_TYPES[name]]
-    whole = as_written(config_class(), name)
+    whole = as_written(config_class(**GIVEN.get(name, {})), name)
+    assert isinstance(meaning(whole), dict)
     for absent in set(whole) - {"architectures", "model_type"}:
         rest = {field: value for field, value in whole.items() if field != absent}
         completed = as_written(config_class.from_dict(copy.deepcopy(rest)), name)
         assert meaning(rest) == meaning(completed), absent
-    named = {"architectures": [name], "model_type": whole["model_type"]}
+    named = {"architectures": [name], "model_type": whole["model_type"]} | GIVEN.get(name, {})
     assert meaning(named) == meaning(whole)
 
 

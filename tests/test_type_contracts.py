@@ -21,7 +21,10 @@ from worlds.encoder_decoders import model_of
 from worlds.folders import write_hf
 from worlds.gguf_files import CASES, Case, write_gguf
 
-CONFIGS = [LLAMA | {"sliding_window": 7, "tied": True}, EXPERTS["mixture-softmax"]]
+CONFIGS = [
+    LLAMA | {"sliding_window": 7, "tied": True, "attn_gate": "whole"},
+    EXPERTS["mixture-softmax"] | {"attn_gate": "head"},
+]
 
 TYPES = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}
 WITH_EACH_TYPE = pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)

@@ -68,6 +68,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "multipliers-v-norm-query-growth": LLAMA
     | {"residual_scale": 0.4, "embedding_scale": 3.0, "logit_scale": 0.5, "v_norm": True,
        "query_growth": 0.4, "query_span": 16, "norm_weight": False},
+    "gate-by-head-norms-after-rotary": LLAMA
+    | {"attn_gate": "head", "qk_norm": "head", "qk_norm_rotated": True, "windows": [9, 0, 40],
+       "qkv_bias": True, "qkv_limit": 0.7},
+    "heads-by-layer-whole-gate": LLAMA
+    | {"attn_gate": "whole", "n_heads": [2, 9, 6], "n_kv_heads": [1, 3, 6], "d_heads": [24, 8, 33],
+       "inv_freq": [1.0, 0.1], "qk_norm": "each_head", "qk_norm_rotated": True},
     "heads-by-layer": LLAMA
     | {"n_heads": [2, 6, 8], "n_kv_heads": [1, 2, 8], "d_heads": [40, 8, 5], "rotations": [1, 0, 2],
        "more_inv_freq": [[10000.0 ** (-i / 20) for i in range(20)], [1.0, 0.1]], "windows": [9, 0, 40]},
@@ -92,6 +98,12 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture-sigmoid-shared": LLAMA
     | _EXPERTS
     | {"router": "sigmoid", "router_renormalize": True, "routed_scale": 2.5, "d_shared_expert": 33},
+    "mixture-corrected-groups-dense-first": LLAMA
+    | _EXPERTS
+    | {"router": "sigmoid", "router_correction": True, "n_experts": 12, "n_experts_per_token": 3,
+       "n_expert_groups": 4, "n_groups_per_token": 2, "router_renormalize": True, "router_eps": 1e-2,
+       "routed_scale": 1.5, "d_shared_expert": 40, "mixtures": [0, 1, 1]},
+    "mixture-corrected-softmax": LLAMA | _EXPERTS | {"router_correction": True, "n_experts": 9},
     "mixture-renormalized-shared-gate": LLAMA
     | _EXPERTS
     | {"router_renormalize": True, "d_shared_expert": 70, "shared_expert_gate": True, "norm_position": "both",
@@ -100,7 +112,9 @@ MIXTURES: dict[str, dict[str, Any]] = {
     | _EXPERTS
     | {"router": "softmax_chosen", "router_bias": True, "mlp_bias": True, "activation": "silu_clamped",
        "activation_limit": 1.0, "attn_sinks": True, "windows": [5, 0, 5]},
-    "mixture-parallel": LLAMA | _EXPERTS | {"parallel": "one_norm", "qk_norm": "whole", "router": "sigmoid"},
+    "mixture-parallel": LLAMA
+    | _EXPERTS
+    | {"parallel": "one_norm", "qk_norm": "whole", "router": "sigmoid", "attn_gate": "whole"},
     "mixture-not-gated-norms-after": LLAMA
     | _EXPERTS
     | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32,

@@ -77,11 +77,15 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
 
 def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
     n_experts, d_shared = draws.one(1, 2, 3, 8, 33), draws.one(0, 0, 5, 33)
-    return {
-        "n_experts": n_experts, "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
+    router = draws.one("softmax", "softmax_chosen", "sigmoid")
+    corrected = router != "softmax_chosen" and draws.chance(0.5)
+    groups = {"n_expert_groups": 4, "n_groups_per_token": 3} if corrected and n_experts == 8 else {}
+    return groups | {
+        "n_experts": n_experts, "n_experts_per_token": draws.randint(1, min(n_experts, 6)),
         "d_expert": draws.randint(1, 40), "d_shared_expert": d_shared,
-        "router": draws.one("softmax", "softmax_chosen", "sigmoid"), "router_bias": draws.chance(0.3),
-        "router_renormalize": draws.chance(0.5), "routed_scale": draws.one(1.0, 2.5),
+        "router": router, "router_bias": draws.chance(0.3), "router_correction": corrected,
+        "router_renormalize": draws.chance(0.5), "router_eps": draws.one(0.0, 1e-6),
+        "routed_scale": draws.one(1.0, 2.5),
         "mixtures": [int(draws.chance(0.7)) for _ in range(n_layer)],
         "shared_expert_gate": d_shared > 0 and draws.chance(0.5),
     }  # fmt: skip
@@ -128,12 +132,15 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     found = draws.fields(
         **flags, **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), (0.15, 0.3, 1.7, 5.0)),
         **dict.fromkeys(("logit_softcap", "attn_softcap", "qkv_limit"), (0.15, 0.5, 2.0, 30.0)),
-        qk_norm=(0.3, "head", "each_head", "whole"), query_growth=(0.15, 0.1, 2.0), norm_weight=(0.2, False),
+        qk_norm=(0.3, "head", "each_head", "whole"), attn_gate=(0.2, "head", "whole"),
+        query_growth=(0.15, 0.1, 2.0), norm_weight=(0.2, False),
         norm_bias=(0.3 * (model.get("family") == "gpt"), False),
         norm_position=(0.25, "after", "both", "residual"),
         windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
         score_scales=(0.2, _each(n_layer, 0.05, 0.3, 1.0)),
     )  # fmt: skip
+    if found.get("qk_norm") in ("head", "each_head") and draws.chance(0.3):
+        found["qk_norm_rotated"] = True
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_position" not in found and draws.chance(0.3):
@@ -262,7 +269,7 @@ ADAPTER: Description = {
 }  # fmt: skip
 """What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
 
-ROLES = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
+ROLES = ("attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
 RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
 

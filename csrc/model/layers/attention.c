@@ -253,26 +253,34 @@ static void norm_head(const sd_model* model, int d_head, float* x, const float* 
     sd_model_norm(model, d_head, x, weight, model->zeros, x);
 }
 
+/* Normalize the key of a key/value head and the queries of its group. */
+static void norm_heads(const sd_model* model, int i, int kv_head, float* query, float* key) {
+    const sd_layer* layer = &model->layers[i];
+    const sd_layer_config* own = &model->config.layers[i];
+    int d_head = own->d_head, group = own->n_head / own->n_kv_head;
+    for (int h = 0; h < group; h++)
+        norm_head(model, d_head, query + (ptrdiff_t)h * d_head, layer->q_norm, kv_head * group + h);
+    norm_head(model, d_head, key, layer->k_norm, kv_head);
+}
+
 void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angles* angles, int position,
                         float* row, const sd_key_values* keys, int slot) {
     const sd_config* c = &model->config;
     const sd_layer_config* own = &c->layers[i];
-    const sd_layer* layer = &model->layers[i];
     const sd_kernels* k = sd_kernels_get();
     int d_head = own->d_head, group = own->n_head / own->n_kv_head, rotation = own->rotation;
     int n_freq = rotation < 0 ? 0 : c->rotations[rotation].n_freq;
     float* query = row + (ptrdiff_t)kv_head * group * d_head;
     float* key = row + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head;
     float* value = row + sd_values_column(own) + (ptrdiff_t)kv_head * d_head;
-    for (int h = 0; h < group; h++)
-        norm_head(model, d_head, query + (ptrdiff_t)h * d_head, layer->q_norm, kv_head * group + h);
-    norm_head(model, d_head, key, layer->k_norm, kv_head);
+    if (!c->qk_norm_rotated) norm_heads(model, i, kv_head, query, key);
     if (c->v_norm) k->rms_norm(d_head, value, model->ones, c->norm_eps, value);
     if (n_freq > 0) {
         const float *cosine = sd_angles_row(angles, rotation, position), *sine = cosine + n_freq;
         for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * d_head, cosine, sine);
         k->rotate(n_freq, key, cosine, sine);
     }
+    if (c->qk_norm_rotated) norm_heads(model, i, kv_head, query, key);
     float factor = sd_angles_query_factor(angles, position);
     if (factor != 1.0f) k->scale(group * d_head, query, factor, query);
     sd_key_values_store(keys, kv_head, slot, key, value);

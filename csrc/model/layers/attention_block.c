@@ -279,7 +279,26 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
             sd_model_norm(model, sd_query_width(own), query, layer->q_norm, model->zeros, query);
             sd_model_norm(model, sd_key_width(own), key, layer->k_norm, model->zeros, key);
         }
-        if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_outputs(own), query, c->qkv_limit);
+        if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_width(own), query, c->qkv_limit);
+    }
+}
+
+/* Multiply the attention of whole rows by the sigmoid of their gates. */
+static void apply_gates(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const block* b = argument;
+    const sd_workspace* w = b->pass->w;
+    const sd_kernels* k = sd_kernels_get();
+    const sd_config* c = &w->model->config;
+    const sd_layer_config* own = config_of(b);
+    int n = sd_gate_width(c, own), d_head = own->d_head;
+    for (int m = first; m < end; m++) {
+        float* gate = w->qkv + m * w->ld_qkv + sd_gate_column(own);
+        float* attended = w->attended + (ptrdiff_t)m * sd_query_width(own);
+        k->sigmoid(n, gate, gate);
+        if (c->attn_gate == SD_ATTN_GATE_WHOLE) k->multiply(n, attended, gate);
+        for (int h = 0; c->attn_gate == SD_ATTN_GATE_HEAD && h < n; h++, attended += d_head)
+            k->scale(d_head, attended, gate[h], attended);
     }
 }
 
@@ -375,6 +394,7 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     if (pass->n_stored > 0 && i == c->n_layer - 1) end_rows(pass, own, &b);
     if (pass->n_rows == 0) return;
     attend(pass, own, &b);
+    if (c->attn_gate != SD_ATTN_GATE_NONE) sd_pass_loop_rows(pass, pass->n_rows, apply_gates, &b);
     project_back(pass, &layer->attn_out, layer->attn_out_bias,
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }

@@ -26,23 +26,46 @@ sd_routing sd_routing_take(sd_arena* arena, const sd_config* c, int max_rows) {
     return r;
 }
 
-/* Choose the k largest of x [n], ascending by index; lower index on ties. NaN is larger than nothing. */
-static void choose_largest(int n, const float* x, int k, int32_t* chosen) {
-    int n_chosen = 0;
-    for (int i = 0; i < n; i++) { /* chosen: descending by value */
-        int at = n_chosen;
-        while (at > 0 && x[i] > x[chosen[at - 1]]) at--;
+/* Insert x[first .. end), each plus its correction (NULL: none), into the n so far among the k largest:
+ * chosen [k], descending, lower index on ties. NaN is larger than nothing. Returns the new n. */
+static int insert_largest(const float* x, const float* correction, int first, int end, int k, int n,
+                          int32_t* chosen) {
+#define RANK(i) (correction ? x[i] + correction[i] : x[i])
+    for (int i = first; i < end; i++) {
+        int at = n;
+        while (at > 0 && RANK(i) > RANK(chosen[at - 1])) at--;
         if (at == k) continue;
-        if (n_chosen < k) n_chosen++;
-        for (int j = n_chosen - 1; j > at; j--) chosen[j] = chosen[j - 1];
+        if (n < k) n++;
+        for (int j = n - 1; j > at; j--) chosen[j] = chosen[j - 1];
         chosen[at] = i;
     }
-    for (int i = 1; i < k; i++) {
-        int32_t expert = chosen[i];
+    return n;
+}
+
+static void sort_ascending(int n, int32_t* x) {
+    for (int i = 1; i < n; i++) {
+        int32_t value = x[i];
         int at = i;
-        for (; at > 0 && chosen[at - 1] > expert; at--) chosen[at] = chosen[at - 1];
-        chosen[at] = expert;
+        for (; at > 0 && x[at - 1] > value; at--) x[at] = x[at - 1];
+        x[at] = value;
     }
+}
+
+/* Choose experts, ascending, by their logits, or scores and corrections, x [n]. */
+static void choose_ranked(const sd_experts* e, const float* x, const float* correction, int32_t* chosen) {
+    float sums[SD_MOST_GROUPS];
+    int32_t groups[SD_MOST_GROUPS] = {0}, best[2];
+    int n_groups = e->n_groups > 0 ? e->n_groups : 1, size = e->n / n_groups, kept = 1, n = 0;
+    for (int g = 0; g < e->n_groups; g++) {
+        insert_largest(x, correction, g * size, (g + 1) * size, 2, 0, best);
+        sums[g] = RANK(best[0]) + RANK(best[1]);
+    }
+    if (e->n_groups > 0) kept = insert_largest(sums, NULL, 0, n_groups, e->n_chosen_groups, 0, groups);
+    sort_ascending(kept, groups);
+    for (int g = 0; g < kept; g++)
+        n = insert_largest(x, correction, groups[g] * size, (groups[g] + 1) * size, e->n_chosen, n, chosen);
+    sort_ascending(e->n_chosen, chosen);
+#undef RANK
 }
 
 static void softmax(int n, float* x) {
@@ -52,23 +75,31 @@ static void softmax(int n, float* x) {
     for (int i = 0; i < n; i++) x[i] /= sum;
 }
 
-static void choose(const sd_experts* e, float* logits, int32_t* chosen, float* weights) {
-    choose_largest(e->n, logits, e->n_chosen, chosen);
+static void score(const sd_experts* e, float* logits) {
     if (e->router == SD_ROUTER_SOFTMAX) softmax(e->n, logits);
+    if (e->router == SD_ROUTER_SIGMOID) sd_kernels_get()->sigmoid(e->n, logits, logits);
+}
+
+/* correction [n], NULL: none; the logits [n] become scores. */
+static void choose(const sd_experts* e, const float* correction, float* logits, int32_t* chosen,
+                   float* weights) {
+    if (correction) score(e, logits);
+    choose_ranked(e, logits, correction, chosen);
+    if (!correction) score(e, logits);
     for (int i = 0; i < e->n_chosen; i++) weights[i] = logits[chosen[i]];
     if (e->router == SD_ROUTER_SOFTMAX_CHOSEN) softmax(e->n_chosen, weights);
-    if (e->router == SD_ROUTER_SIGMOID) sd_kernels_get()->sigmoid(e->n_chosen, weights, weights);
     float sum = 0.0f;
     for (int i = 0; i < e->n_chosen; i++) sum += weights[i];
+    sum += e->eps;
     for (int i = 0; e->renormalize && i < e->n_chosen; i++) weights[i] /= sum;
     for (int i = 0; i < e->n_chosen; i++) weights[i] *= e->scale;
 }
 
-void sd_routing_choose(const sd_routing* r, const sd_config* c, int first, int end) {
+void sd_routing_choose(const sd_routing* r, const sd_config* c, const sd_layer* layer, int first, int end) {
     int k = c->experts.n_chosen;
     for (int m = first; m < end; m++)
-        choose(&c->experts, r->logits + m * r->ld_logits, r->chosen + (ptrdiff_t)m * k,
-               r->chosen_weights + (ptrdiff_t)m * k);
+        choose(&c->experts, layer->router_correction, r->logits + m * r->ld_logits,
+               r->chosen + (ptrdiff_t)m * k, r->chosen_weights + (ptrdiff_t)m * k);
 }
 
 /* Set the next touched expert: its rows, weights and inputs start at index `start`, its activations at
@@ -130,8 +161,9 @@ static void prepare_f32(void* argument, int thread, int first, int end) {
 
 static void choose_experts(void* argument, int thread, int first, int end) {
     (void)thread;
-    const sd_workspace* w = ((const mixture*)argument)->pass->w;
-    sd_routing_choose(&w->routing, &w->model->config, first, end);
+    const mixture* mix = argument;
+    const sd_workspace* w = mix->pass->w;
+    sd_routing_choose(&w->routing, &w->model->config, mix->layer, first, end);
 }
 
 /* Gather the inputs of the touched experts: rows [first, end), counted over all of them. */

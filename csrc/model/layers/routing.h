@@ -38,8 +38,10 @@ typedef struct sd_routing {
  * without experts. */
 sd_routing sd_routing_take(sd_arena* arena, const sd_config* config, int max_rows);
 
-/* Choose experts and weights from the logits of rows [first, end). Rows are independent. */
-void sd_routing_choose(const sd_routing* routing, const sd_config* config, int first, int end);
+/* Choose experts and weights from the logits of rows [first, end), which are overwritten. Rows are
+ * independent. */
+void sd_routing_choose(const sd_routing* routing, const sd_config* config, const sd_layer* layer, int first,
+                       int end);
 
 /* Group the n_rows rows of a pass by expert; input: these rows, prepared, for the shared expert. The caller
  * prepares the inputs of the others. */

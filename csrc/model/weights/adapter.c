@@ -28,6 +28,7 @@ static int is_adaptable(const sd_tensor_spec* spec) {
     case SD_ATTN_Q:
     case SD_ATTN_K:
     case SD_ATTN_V:
+    case SD_ATTN_GATE:
     case SD_ATTN_OUT:
     case SD_MLP_GATE:
     case SD_MLP_UP:

@@ -8,8 +8,8 @@
 
 #include "weights.h"
 
-/* Most tensors in one matrix: queries, keys and values. */
-#define SD_ADAPTED_PARTS 3
+/* Most tensors in one matrix: queries, keys, values and gates. */
+#define SD_ADAPTED_PARTS 4
 
 /* Low-rank matrices of one tensor. */
 typedef struct sd_low_rank {

@@ -111,6 +111,22 @@ static sd_status check_rotations(const sd_config* c) {
 /* Layers times experts: far above any model, and few enough to list their tensors. */
 #define MOST_EXPERTS (1 << 17)
 
+static sd_status check_groups(const sd_experts* e) {
+    REFUSE_IF(e->correction && e->router == SD_ROUTER_SOFTMAX_CHOSEN,
+              "router is \"softmax_chosen\", expected no router_correction with it");
+    SD_TRY(sd_check_range("config: n_expert_groups", e->n_groups, 0, SD_MOST_GROUPS));
+    if (e->n_groups == 0) return SD_OK;
+    REFUSE_IF(!e->correction, "n_expert_groups is %d, expected a router_correction with it", e->n_groups);
+    REFUSE_IF(e->n % e->n_groups || e->n / e->n_groups < 2,
+              "n_expert_groups is %d, expected a divisor of n_experts, %d, into groups of 2 or more",
+              e->n_groups, e->n);
+    SD_TRY(sd_check_range("config: n_groups_per_token", e->n_chosen_groups, 1, e->n_groups));
+    REFUSE_IF(e->n_chosen > e->n / e->n_groups * e->n_chosen_groups,
+              "n_experts_per_token is %d, expected at most the experts of %d groups", e->n_chosen,
+              e->n_chosen_groups);
+    return SD_OK;
+}
+
 static sd_status check_experts(const sd_config* c) {
     const sd_experts* e = &c->experts;
     SD_TRY(sd_check_range("config: n_experts", e->n, 0, MOST_EXPERTS / c->n_layer));
@@ -122,6 +138,9 @@ static sd_status check_experts(const sd_config* c) {
     SD_TRY(sd_check_range("config: d_shared_expert", e->shared_width, 0, LARGEST));
     REFUSE_IF(!(e->scale > 0.0f && isfinite(e->scale)), "routed_scale is %g, expected a number above 0",
               (double)e->scale);
+    REFUSE_IF(!(e->eps >= 0.0f && isfinite(e->eps)), "router_eps is %g, expected a number of at least 0",
+              (double)e->eps);
+    SD_TRY(check_groups(e));
     REFUSE_IF(e->shared_gate && e->shared_width == 0,
               "shared_expert_gate is set, expected a d_shared_expert with it");
     REFUSE_IF(c->parallel == SD_PARALLEL_TWO_NORMS, "parallel is \"two_norms\", expected no experts with it");
@@ -133,6 +152,8 @@ static sd_status check_switches(const sd_config* c) {
               "norm_bias is set, expected a norm of type \"layer\" with it");
     REFUSE_IF(c->parallel != SD_PARALLEL_NO && c->norm_position != SD_NORM_BEFORE,
               "parallel is set, expected norm_position \"before\" with it");
+    REFUSE_IF(c->qk_norm_rotated && c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD,
+              "qk_norm_rotated is set, expected qk_norm \"head\" or \"each_head\" with it");
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
               "activation is \"silu_clamped\", expected gated and an activation_limit");
     REFUSE_IF(c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE,

@@ -24,13 +24,19 @@ typedef enum sd_activation {
     SD_ACT_SILU_CLAMPED, /* gated only: g · sigmoid(1.702 g) · (u + 1), g and u clamped */
     SD_N_ACTIVATIONS
 } sd_activation;
-/* Norms of queries and keys before rotation; without biases. */
+/* Norms of queries and keys before rotation, or those of heads after it; without biases. */
 typedef enum sd_qk_norm {
     SD_QK_NORM_NONE,
     SD_QK_NORM_HEAD,      /* of each head, with one weight [d_head] for all heads */
     SD_QK_NORM_EACH_HEAD, /* of each head, with its own weights of [n_head · d_head] */
     SD_QK_NORM_WHOLE      /* of all heads together, with weights [n_head · d_head] */
 } sd_qk_norm;
+/* Gates of attention: each head's output is multiplied by the sigmoid of a projection of the input. */
+typedef enum sd_attn_gate {
+    SD_ATTN_GATE_NONE,
+    SD_ATTN_GATE_HEAD, /* one number for each head of queries */
+    SD_ATTN_GATE_WHOLE /* one for each of its dimensions */
+} sd_attn_gate;
 /* Whether both halves of a layer read the residual stream from before the layer. */
 typedef enum sd_parallel {
     SD_PARALLEL_NO,
@@ -45,8 +51,11 @@ typedef enum sd_router {
     SD_ROUTER_SIGMOID
 } sd_router;
 
-/* Mixture of experts: each row passes n_chosen of n_experts blocks, those with its largest router logits, and
- * a shared block if there is one. The layer adds the sum of their outputs times their weights. */
+#define SD_MOST_GROUPS 64
+
+/* Mixture of experts: each row passes n_chosen of n_experts blocks, those with its largest router logits or,
+ * with corrections, scores, and a shared block if there is one. The layer adds the sum of their outputs times
+ * their weights. */
 typedef struct sd_experts {
     int n;            /* 0: no mixtures; the fields below are ignored */
     int n_chosen;     /* for each row */
@@ -55,8 +64,12 @@ typedef struct sd_experts {
     int shared_gate;  /* the shared expert's weight is the sigmoid of a logit, else 1 */
     sd_router router;
     int router_bias; /* the logits have biases */
-    int renormalize; /* divide weights by the sum of the chosen experts' weights */
-    float scale;     /* factor of these weights, except the shared expert's */
+    int correction;  /* choose by score + correction of the expert; weights are scores (DeepSeek-V3) */
+    int n_groups,
+        n_chosen_groups; /* choose among experts of the groups whose best 2 sum to most; 0: one group */
+    int renormalize;     /* divide weights by the sum of the chosen experts' weights */
+    float eps;           /* added to that sum */
+    float scale;         /* factor of these weights, except the shared expert's */
 } sd_experts;
 
 /* How rows start if each has a feature as well as a token: a vector that another model computed from the text
@@ -105,6 +118,8 @@ typedef struct sd_config {
     int norm_weight, norm_bias; /* do norms of the stream have weights, and biases (LayerNorm only)? */
     int output_norm;            /* norm of the stream after the last layer */
     sd_qk_norm qk_norm;
+    int qk_norm_rotated; /* norms of heads are applied after the rotation */
+    sd_attn_gate attn_gate;
     int v_norm; /* RMSNorm without weight of each head's values */
     sd_parallel parallel;
     sd_position position;
@@ -165,6 +180,12 @@ static inline int sd_layer_inputs(const sd_config* c, const sd_layer_config* lay
 static inline int sd_query_width(const sd_layer_config* layer) { return layer->n_head * layer->d_head; }
 static inline int sd_key_width(const sd_layer_config* layer) { return layer->n_kv_head * layer->d_head; }
 static inline int sd_head_size(const sd_layer_config* layer) { return layer->d_head; }
+
+/* Columns of a layer's gates of attention; 0: none. */
+static inline int sd_gate_width(const sd_config* c, const sd_layer_config* layer) {
+    if (c->attn_gate == SD_ATTN_GATE_NONE) return 0;
+    return c->attn_gate == SD_ATTN_GATE_HEAD ? layer->n_head : sd_query_width(layer);
+}
 
 /* Largest such width of all layers. */
 static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer_config*)) {

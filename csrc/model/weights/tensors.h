@@ -49,6 +49,8 @@
     /* from here on: one per layer */                                                                       \
     SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
     SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, 1, to->qkv, to->qkv, keys, values)                      \
+    T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, c->attn_gate,                         \
+      MATRIX(to->qkv, attn_gate))                                                                           \
     T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, c->qk_norm, VECTOR(to->q_norm))  \
     T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, c->qk_norm, VECTOR(to->k_norm)) \
     T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, c->attn_sinks, VECTOR(to->sinks))                         \
@@ -67,6 +69,8 @@
     SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
     T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
+    T(ROUTER_CORRECTION, "router_correction", e->n, 0, mixture && e->correction,                            \
+      VECTOR(to->router_correction))                                                                        \
     T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate))  \
     SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)         \
     /* from here on: one per expert of a layer */                                                           \

@@ -13,7 +13,11 @@ int sd_keys_column(const sd_layer_config* l) { return sd_whole_panels(sd_query_w
 int sd_values_column(const sd_layer_config* l) {
     return sd_keys_column(l) + sd_whole_panels(sd_key_width(l));
 }
-int sd_qkv_outputs(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
+int sd_qkv_width(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
+int sd_gate_column(const sd_layer_config* l) { return sd_whole_panels(sd_qkv_width(l)); }
+int sd_qkv_outputs(const sd_config* c, const sd_layer_config* l) {
+    return c->attn_gate == SD_ATTN_GATE_NONE ? sd_qkv_width(l) : sd_gate_column(l) + sd_gate_width(c, l);
+}
 int sd_cross_values_column(const sd_layer_config* l) { return sd_whole_panels(sd_key_width(l)); }
 int sd_cross_outputs(const sd_layer_config* l) { return sd_cross_values_column(l) + sd_key_width(l); }
 int sd_shared_gate_output(const sd_config* c) { return sd_whole_panels(c->experts.n); }
@@ -91,6 +95,7 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
     int n = e->n + (e->shared_width > 0), outputs = e->shared_gate ? sd_shared_gate_output(c) + 1 : e->n;
     layer->router = sd_matrix_take(arena, SD_FORMAT_F32, SD_LAYOUT_PANELS, outputs, c->d_model, 1);
     layer->router_bias = take_vector(arena, outputs, e->router_bias);
+    layer->router_correction = take_vector(arena, e->n, e->correction);
     layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
     for (int i = 0; i < n; i++) {
         p.expert = i < e->n ? i : -1;
@@ -125,9 +130,12 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), post = sd_has_post_norm(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
-    const sd_matrix_part qkv[] = {part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
-                                  part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
-                                  part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv)};
+    int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own);
+    const sd_matrix_part qkv[] = {
+        part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
+        part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
+        part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv),
+        gated ? part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated) : (sd_matrix_part){0}};
     sd_layer layer = {
         .attn_norm = take_vector(arena, d, input && own->input_norm),
         .attn_norm_bias = take_vector(arena, d, input && own->input_norm && layer_norm),
@@ -140,9 +148,9 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         .q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm),
         .k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm),
         .sinks = take_vector(arena, own->n_head, c->attn_sinks),
-        .qkv = sd_matrix_take_parts(arena, qkv, 3, p.layout, sd_qkv_outputs(own), sd_layer_inputs(c, own), 1),
+        .qkv = sd_matrix_take_parts(arena, qkv, gated ? 4 : 3, p.layout, outputs, sd_layer_inputs(c, own), 1),
         .attn_out = take_matrix(arena, p, SD_ATTN_OUT, d, d_q),
-        .qkv_bias = take_vector(arena, sd_qkv_outputs(own), c->qkv_bias),
+        .qkv_bias = take_vector(arena, outputs, c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
     };
     if (c->bias_by_layer) layer.relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), own->n_head);
@@ -395,6 +403,7 @@ static sd_destination destination_by_role(sd_model* model, const sd_tensor_spec*
     const sd_layer_config* own = &c->layers[to ? spec->layer : 0];
     sd_mlp* mlp = to ? mlp_of(c, to, spec) : NULL;
     const sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
+    const sd_rows attn_gate = {sd_gate_column(own), 1};
     const sd_rows cross_values = {sd_cross_values_column(own), 1},
                   shared_gate = {sd_shared_gate_output(c), 1};
     const sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};

@@ -31,15 +31,16 @@ typedef struct sd_layer {
     float *cross_norm, *cross_norm_bias, *cross_post_norm, *cross_post_norm_bias;
     sd_matrix cross_q, cross_kv, cross_out;
     float *cross_q_bias, *cross_kv_bias, *cross_out_bias;
-    sd_matrix qkv;      /* queries, keys, values, each from a whole panel on: [outputs, sd_layer_inputs] */
-    sd_matrix attn_out; /* [d_model, n_head · d_head] */
+    sd_matrix qkv; /* queries, keys, values, gates, each from a whole panel on: [outputs, sd_layer_inputs] */
+    sd_matrix attn_out;              /* [d_model, n_head · d_head] */
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
     sd_mlp mlp;                      /* of a dense layer */
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output
      * sd_shared_gate_output. */
     sd_matrix router;
-    float* router_bias; /* [outputs of router]; NULL: none */
-    sd_mlp* experts;    /* [n_experts], then the shared one, if any; NULL in a dense layer */
+    float* router_bias;       /* [outputs of router]; NULL: none */
+    float* router_correction; /* [n_experts]; NULL: none */
+    sd_mlp* experts;          /* [n_experts], then the shared one, if any; NULL in a dense layer */
 } sd_layer;
 
 /* Feed-forward block that a layer's rows are prepared for: the dense one, the shared expert, or the first
@@ -150,10 +151,13 @@ void sd_model_free(sd_model* model);
 /* Bytes of the weights, including its encoder's. */
 size_t sd_model_bytes(const sd_model* model);
 
-/* First columns of keys and of values in the outputs of a layer's qkv, and the number of outputs. */
+/* First columns of keys, of values and of gates in the outputs of a layer's qkv; the number of outputs up to
+ * the last value, and of all. */
 int sd_keys_column(const sd_layer_config* layer);
 int sd_values_column(const sd_layer_config* layer);
-int sd_qkv_outputs(const sd_layer_config* layer);
+int sd_gate_column(const sd_layer_config* layer);
+int sd_qkv_width(const sd_layer_config* layer);
+int sd_qkv_outputs(const sd_config* config, const sd_layer_config* layer);
 
 /* The same for cross-attention's matrix of keys and values. */
 int sd_cross_values_column(const sd_layer_config* layer);

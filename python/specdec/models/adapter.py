@@ -22,7 +22,7 @@ from specdec.models.families import FAMILIES, Source
 from specdec.models.families.family import wrong_shape
 from specdec.models.number_formats import widened
 
-_ADAPTABLE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
+_ADAPTABLE: Final = re.compile(r"layers\.\d+\.(attn_(?:q|k|v|gate|out)|mlp_(?:gate|up|down))\.weight|head")
 """Canonical names of matrices that support unmerged adapters."""
 
 _MERGE: Final = "or merge it: specdec.load(..., adapter=...)"

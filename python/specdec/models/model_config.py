@@ -46,6 +46,11 @@ class ModelConfig(Mapping[str, Any]):
         Whether norms have them. ``norm_bias`` None: biases for "layer", none for "rms".
     qk_norm : str
         Norms of queries and keys: "none", "head", "each_head" (separate weights) or "whole".
+    qk_norm_rotated : bool
+        Norms of heads follow the rotation.
+    attn_gate : str
+        The output of attention is multiplied by the sigmoid of a projection of its input: "none", one number
+        per "head", or one per dimension ("whole").
     v_norm : bool
         Values have an RMSNorm without weights.
     parallel : str
@@ -79,17 +84,26 @@ class ModelConfig(Mapping[str, Any]):
     rotary_factors : tuple of float
         Factor of cosines and sines for each set of frequencies; empty: 1.
     n_experts, n_experts_per_token : int
-        Experts per layer, and per token by largest router logits. 0: every layer is dense.
+        Experts per layer, and per token by largest router logits (but see ``router_correction``). 0: every
+        layer is dense.
     d_expert, d_shared_expert : int
         Width of an expert, and of the shared expert of all tokens; 0: none.
     shared_expert_gate : bool
         The shared expert's weight is the sigmoid of a logit, else 1.
     router : str
-        Weights of the chosen experts: "softmax" over all, "softmax_chosen" over the chosen, or "sigmoid".
-    router_bias, router_renormalize : bool
-        The logits have biases; weights are divided by their sum.
+        Scores of experts, the weights of the chosen: "softmax" over all, "softmax_chosen" over the chosen, or
+        "sigmoid".
+    router_bias, router_correction : bool
+        The logits have biases; experts are chosen by score plus a number of each (DeepSeek-V3), not by logit.
+    n_expert_groups, n_groups_per_token : int
+        With corrections: equal groups of experts, and groups chosen per token by the sum of their two largest
+        corrected scores. Experts of other groups are not chosen. 0: no groups.
+    router_renormalize : bool
+        Weights are divided by their sum plus ``router_eps``.
+    router_eps : float
+        See ``router_renormalize``.
     routed_scale : float
-        Factor of these weights.
+        Factor of these weights, last.
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     encoder : ModelConfig or None
@@ -124,6 +138,8 @@ class ModelConfig(Mapping[str, Any]):
     norm_weight: bool = True
     norm_bias: bool | None = None
     qk_norm: str = "none"
+    qk_norm_rotated: bool = False
+    attn_gate: str = "none"
     v_norm: bool = False
     parallel: str = "no"
     embedding_scale: float = 1.0
@@ -150,7 +166,11 @@ class ModelConfig(Mapping[str, Any]):
     shared_expert_gate: bool = False
     router: str = "softmax"
     router_bias: bool = False
+    router_correction: bool = False
+    n_expert_groups: int = 0
+    n_groups_per_token: int = 0
     router_renormalize: bool = False
+    router_eps: float = 0.0
     routed_scale: float = 1.0
     mixtures: tuple[int, ...] = ()
     output_norm: bool = True

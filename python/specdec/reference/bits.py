@@ -93,7 +93,10 @@ class _Exact(_Forward):
                     at = position, head // group
                     total = fma(weight * scales[at], codes[at], total)
                 out[row, head] = total * (_F(1) / tree_sum(lanes[None])[0])
-        return self.times(out.reshape(self.n_rows, -1), f"{layer}.attn_out.weight")
+        return self.times(self.gated(out.reshape(self.n_rows, -1), h, i), f"{layer}.attn_out.weight")
+
+    def sigmoid(self, x: Array) -> Array:
+        return sigmoid(x)
 
     def values(self, v: Array) -> tuple[Array, Array]:
         """Return cached values and the factors of their weights, [n_rows, n_kv_head, d_head] each."""
@@ -110,28 +113,33 @@ class _Exact(_Forward):
     def mixture(self, h: Array, i: int) -> Array:
         """Add experts in ascending order; each product with a weight and each sum is rounded."""
         logits = product(h, self.tensors[f"layers.{i}.router.weight"], "f32")
+        correction = self.tensors.get(f"layers.{i}.router_correction")
         update = np.zeros_like(h)
         for row in range(self.n_rows):
-            chosen, weights = route(self.settings, logits[row])
+            chosen, weights = route(self.settings, logits[row], correction)
             for expert, weight in zip(chosen, weights, strict=True):
                 update[row] += self.mlp(h[row : row + 1], f"layers.{i}.experts.{expert}")[0] * weight
         return update
 
 
-def route(config: Mapping[str, Any], logits: Array) -> tuple[list[int], Array]:
-    """Return a row's experts, ascending, and their weights; logits [n_experts]."""
-    chosen = sorted(np.argsort(-logits, kind="stable")[: config["n_experts_per_token"]].tolist())
-    if config["router"] == "softmax":
-        weights = _softmax(logits)[chosen]
-    elif config["router"] == "softmax_chosen":
-        weights = _softmax(logits[chosen])
-    else:
-        weights = sigmoid(logits[chosen])
+def route(
+    config: Mapping[str, Any], logits: Array, correction: Array | None = None
+) -> tuple[list[int], Array]:
+    """Return a row's experts, ascending, and their weights; logits, correction [n_experts]."""
+    scores = {"softmax": _softmax, "sigmoid": sigmoid}.get(config["router"], np.asarray)(logits)
+    ranks = logits if correction is None else scores + correction
+    if n_groups := config.get("n_expert_groups"):
+        best = np.sort(ranks.reshape(n_groups, -1), axis=1)
+        groups = np.argsort(-(best[:, -1] + best[:, -2]), kind="stable")[: config["n_groups_per_token"]]
+        kept = np.isin(np.arange(len(ranks)) // (len(ranks) // n_groups), groups)
+        ranks = np.where(kept, ranks, -np.inf)
+    chosen = sorted(np.argsort(-ranks, kind="stable")[: config["n_experts_per_token"]].tolist())
+    weights = _softmax(logits[chosen]) if config["router"] == "softmax_chosen" else scores[chosen]
     if config["router_renormalize"]:
         total = _F(0)
         for weight in weights:
             total += weight
-        weights = weights / total
+        weights = weights / (total + _F(config.get("router_eps", 0.0)))
     return chosen, weights * _F(config["routed_scale"])
 
 

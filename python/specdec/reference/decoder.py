@@ -221,8 +221,8 @@ class _Forward:
         q, k = self.linear(h, f"{ours}.attn_q"), self.linear(h, f"{ours}.attn_k")
         if own["qk_norm"] == "whole":
             q, k = self.norm(q, f"{ours}.attn_q_norm"), self.norm(k, f"{ours}.attn_k_norm")
-        q = self.rotate(self.normed_heads(self.heads(q, i), f"{ours}.attn_q_norm"), self.rotations[i])
-        k = self.rotate(self.normed_heads(self.heads(k, i), f"{ours}.attn_k_norm"), self.rotations[i])
+        q = self.turned(self.heads(q, i), f"{ours}.attn_q_norm", i)
+        k = self.turned(self.heads(k, i), f"{ours}.attn_k_norm", i)
         v = self.heads(self.linear(h, f"{ours}.attn_v"), i)
         if own["v_norm"]:
             v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + own["norm_eps"])
@@ -240,7 +240,19 @@ class _Forward:
         seen = self.visible & (self.distance < window) if window else self.visible
         sinks = self.tensor(f"{ours}.attn_sinks") if own["attn_sinks"] else None
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
-        return self.linear(self.mixed(weights, v), f"{ours}.attn_out")
+        return self.linear(self.gated(self.mixed(weights, v), h, i), f"{ours}.attn_out")
+
+    def gated(self, attended: Array, h: Array, i: int) -> Array:
+        """Multiply the output of attention by the sigmoid of its gates."""
+        if self.settings["attn_gate"] == "none":
+            return attended
+        gate = self.sigmoid(self.linear(h, f"layers.{i}.attn_gate"))
+        if self.settings["attn_gate"] == "head":
+            gate = np.repeat(gate, self.d_heads[i], axis=1)
+        return attended * gate
+
+    def sigmoid(self, x: Array) -> Array:
+        return 0.5 + 0.5 * np.tanh(x / 2)
 
     def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
         """Attend to all rows of the source, without relative positions."""
@@ -270,6 +282,12 @@ class _Forward:
         if limit := self.settings["qkv_limit"]:
             x = np.clip(x, -limit, limit)
         return x.reshape(len(x), -1, self.d_heads[i])
+
+    def turned(self, x: Array, name: str, i: int) -> Array:
+        """Normalize and rotate queries or keys."""
+        if self.settings["qk_norm_rotated"]:
+            return self.normed_heads(self.rotate(x, self.rotations[i]), name)
+        return self.rotate(self.normed_heads(x, name), self.rotations[i])
 
     def normed_heads(self, x: Array, name: str) -> Array:
         """Normalize queries or keys head by head."""
@@ -309,7 +327,7 @@ class _Forward:
         return self.linear(hidden, f"{ours}.mlp_down")
 
     def mixture(self, h: Array, i: int) -> Array:
-        """Apply to each row the experts with the largest router logits, times their weights.
+        """Apply to each row its chosen experts, times their weights.
 
         The router's matrix has no number format.
         """
@@ -318,9 +336,11 @@ class _Forward:
         if own["router_bias"]:
             logits = logits + self.tensor(f"{ours}.router.bias")
         y = np.zeros_like(h)
+        scores = {"softmax": _softmax, "sigmoid": _sigmoid}.get(own["router"], np.asarray)(logits)
+        ranks = scores + self.tensor(f"{ours}.router_correction") if own["router_correction"] else logits
         for row in range(self.n_rows):
-            chosen = np.argsort(-logits[row], kind="stable")[: own["n_experts_per_token"]]  # ties: the first
-            for expert, weight in zip(chosen, self.expert_weights(logits[row], chosen), strict=True):
+            chosen = self.chosen(ranks[row])
+            for expert, weight in zip(chosen, self.expert_weights(scores[row, chosen]), strict=True):
                 y[row] += weight * self.mlp(h[row : row + 1], f"{ours}.experts.{expert}")[0]
         if own["d_shared_expert"]:
             shared = self.mlp(h, f"{ours}.shared_expert")
@@ -329,17 +349,22 @@ class _Forward:
             y = y + shared
         return y
 
-    def expert_weights(self, logits: Array, chosen: Array) -> Array:
+    def chosen(self, ranks: Array) -> Array:
+        """Return the experts of largest rank, in groups with the largest sums of two; ties: the first."""
+        own = self.settings
+        if n_groups := own["n_expert_groups"]:
+            groups = ranks.reshape(n_groups, -1)
+            order = np.argsort(-np.sort(groups, axis=1)[:, -2:].sum(axis=1), kind="stable")
+            dropped = np.isin(np.arange(n_groups), order[own["n_groups_per_token"] :])
+            ranks = np.where(dropped[:, None], -np.inf, groups).reshape(-1)
+        return np.argsort(-ranks, kind="stable")[: own["n_experts_per_token"]]
+
+    def expert_weights(self, scores: Array) -> Array:
         """Return the weights of a row's chosen experts."""
         own = self.settings
-        if own["router"] == "softmax":
-            weights = _softmax(logits)[chosen]
-        elif own["router"] == "softmax_chosen":
-            weights = _softmax(logits[chosen])
-        else:
-            weights = _sigmoid(logits[chosen])
+        weights = _softmax(scores) if own["router"] == "softmax_chosen" else scores
         if own["router_renormalize"]:
-            weights = weights / weights.sum()
+            weights = weights / (weights.sum() + own["router_eps"])
         scaled: Array = own["routed_scale"] * weights
         return scaled
 
@@ -373,14 +398,16 @@ class _Forward:
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "norm_position": "before", "qk_norm": "none", "v_norm": False, "parallel": "no", "head_bias": False,
+    "norm_position": "before", "qk_norm": "none", "qk_norm_rotated": False,
+    "attn_gate": "none", "v_norm": False, "parallel": "no", "head_bias": False,
     "embedding_scale": 1.0, "embedding_norm": False, "residual_scale": 1.0, "logit_scale": 1.0,
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
     "n_kv_heads": (), "d_heads": (), "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
-    "router": "softmax", "router_bias": False, "router_renormalize": False, "routed_scale": 1.0,
+    "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
+    "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,
 }  # fmt: skip
 """Defaults of settings that a plain decoder omits."""
 

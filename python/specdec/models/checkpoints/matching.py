@@ -31,7 +31,7 @@ _OTHERS: Final = re.compile(r"position_embedding$|relative_bias$|router\.weight$
 
 # Matrices with the same input rows in the core.
 _TOGETHER: Final = (
-    re.compile(r"attn_[qkv]\.weight$"),
+    re.compile(r"attn_(q|k|v|gate)\.weight$"),
     re.compile(r"mlp_(gate|up)\.weight$"),
     re.compile(r"layers\.\d+\.cross_[kv]\.weight$"),
 )

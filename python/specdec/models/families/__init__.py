@@ -46,7 +46,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4Moe", "Ernie4_5_Moe",
+        "Dbrx", "Jetmoe", "Glm4MoeLite", "Ernie4_5_Moe",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",

@@ -1,8 +1,8 @@
-"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, gpt-oss."""
+"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, gpt-oss, GLM-4.5."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
 import numpy as np
@@ -127,6 +127,8 @@ _QWEN = LLAMA | {
     **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_expert.{part}_proj") for part in _PARTS},
     **named(_MLP, router=".gate", shared_gate=".shared_expert_gate"),
 }
+_SHARED = {f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_experts.{part}_proj") for part in _PARTS}
+_DEEPSEEK = _QWEN | _SHARED | named(_MLP, router_correction=".gate.e_score_correction_bias")
 
 
 def _gpt_oss(name: str, part: int | None) -> Either:
@@ -149,17 +151,65 @@ def _renormalized(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _mixture(
-    reader: ConfigReader, *, n_experts: int, n_chosen: int, d_expert: str, absent: Any = REQUIRED
+    reader: ConfigReader,
+    *,
+    n_experts: Any,
+    n_chosen: Any,
+    d_expert: str,
+    absent: Any = REQUIRED,
+    shared: tuple[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Read the numbers of experts per layer and per token, and their width (default ``absent``)."""
+    """Read the numbers of experts per layer and per token, and their width (default ``absent``).
+
+    ``shared``: field and default of the number of shared experts, which are one block.
+    """
     fields = reader.fields
-    name = "num_experts" if fields.has("num_experts") else "num_local_experts"
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    name = next(filter(fields.has, names), names[0])
     most = max(1, _MAX_EXPERTS // fields.integer("num_hidden_layers"))
-    return {
+    width = fields.integer(d_expert, default=absent)
+    found = {
         "n_experts": fields.integer(name, maximum=most, default=n_experts),
         "n_experts_per_token": fields.integer("num_experts_per_tok", default=n_chosen),
-        "d_expert": fields.integer(d_expert, default=absent),
+        "d_expert": width,
     }
+    if shared is not None:
+        found["d_shared_expert"] = width * fields.integer(shared[0], minimum=0, default=shared[1])
+    return found
+
+
+def _corrected(
+    reader: ConfigReader, *, scale: tuple[str, float] = ("routed_scaling_factor", 1.0), eps: float = 1e-20
+) -> dict[str, Any]:
+    """Read the router of DeepSeek-V3: sigmoid scores, a correction in the choice, groups of experts.
+
+    ``scale``: field and default of the factor of weights.
+    """
+    fields = reader.fields
+    n_groups, n_chosen = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
+    groups = {"n_expert_groups": n_groups, "n_groups_per_token": n_chosen} if n_groups > 1 else {}
+    return groups | {
+        "router": "sigmoid",
+        "router_correction": True,
+        "router_renormalize": fields.boolean("norm_topk_prob", default=True),
+        "router_eps": eps,
+        "routed_scale": fields.number(scale[0], default=scale[1]),
+    }
+
+
+def _dense_first(reader: ConfigReader, n_layer: int, default: int) -> dict[str, Any]:
+    """Read that the first ``first_k_dense_replace`` layers are dense."""
+    n_dense = reader.fields.integer("first_k_dense_replace", minimum=0, default=default)
+    return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
+
+
+def without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Leave out layers after the last one, which predict further tokens; see `Family.settled`."""
+    for name in list(tensors):
+        layer = name.removeprefix("model.layers.").partition(".")[0]
+        if layer.isdecimal() and int(layer) >= config["n_layer"]:
+            del tensors[name]
+    return config
 
 
 def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
@@ -229,6 +279,20 @@ def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _read_glm4(reader: ConfigReader) -> dict[str, Any]:
+    """Read GLM-4.5 to 4.7."""
+    fields, sizes = reader.fields, reader.sizes()
+    return llama_like(
+        reader, sizes=sizes, norm_eps=1e-5,
+        turning=(reader.rotation(sizes["d_head"], partial=True, fraction=0.5),),
+        qkv_bias=fields.boolean("attention_bias", default=False),
+        qk_norm="head" if fields.boolean("use_qk_norm", default=False) else "none",
+        **_corrected(reader), **_dense_first(reader, sizes["n_layer"], 1),
+        **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=1408,
+                   shared=("n_shared_experts", 1)),
+    )  # fmt: skip
+
+
 def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=64)
     fields.require("swiglu_alpha", 1.702, because="the gate's slope is that of gpt-oss")
@@ -248,6 +312,7 @@ _GPT_OSS_ROPE = YARN | {
     "rope_theta": 150_000.0, "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
 }  # fmt: skip
 _GPT_OSS_ABSENT = absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE}
+_GLM4_ABSENT = absent(4096, 10944, 46, 96, 151552, 131072) | {"num_key_value_heads": 8}
 _QWEN2_ABSENT = absent(2048, 5632, 24, 16, 151936, 32768)
 _QWEN3_ABSENT = absent(2048, 6144, 24, 32, 151936, 32768)
 
@@ -258,6 +323,10 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": Family(_read_qwen2, _QWEN, "qwen2_moe", _QWEN2_ABSENT),
     "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN, "qwen3_moe", _QWEN3_ABSENT),
     "OlmoeForCausalLM": Family(_read_olmoe, _QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
+    "Glm4MoeForCausalLM": Family(
+        _read_glm4, _DEEPSEEK, "glm4_moe", _GLM4_ABSENT, settled=without_more_layers,
+        harmless=("num_nextn_predict_layers", "num_mtp_layers"),
+    ),
     "GptOssForCausalLM": Family(
         _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",
         harmless=("experts_per_token", "initial_context_length"),
