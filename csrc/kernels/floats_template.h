@@ -192,6 +192,8 @@ static void NAME(gated_step)(int n, const float* x, const float* h, float* state
     }
 }
 
+#include "delta_template.h"
+
 /* ------------------------------------------------------------------------------------ softmax */
 
 static float NAME(max)(int n, const float* x) {
@@ -343,6 +345,9 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(clamp);
     SET(multiply);
     SET(gated_step);
+    SET(decay);
+    SET(unit_length);
+    SET(delta_step);
     SET(max);
     SET(softmax);
     SET(largest_scores);

@@ -70,6 +70,22 @@ typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, i
 
 typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to);
 
+/* What a token does to a state of the gated delta rule: S[i, j] = fma(key[i], delta[j], decay · S[i, j]). */
+typedef struct sd_delta_update {
+    const float* key;   /* [n_key], borrowed */
+    const float* delta; /* [SD_PANEL], borrowed */
+    float decay;
+} sd_delta_update;
+
+/* A token's view of a tile of the state before it. */
+typedef struct sd_delta_row {
+    const float *query, *key; /* [n_key], borrowed, of unit_length */
+    const float* value;       /* [SD_PANEL], borrowed */
+    float product;            /* query · key, as unit_length returns it */
+    float decay, beta;
+    float *delta, *out; /* [SD_PANEL], borrowed, written */
+} sd_delta_row;
+
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon" */
     sd_thresholds thresholds; /* defaults, used until others are measured */
@@ -178,6 +194,20 @@ typedef struct sd_kernels {
      * z = sigmoid(x[n + i] + h[n + i]) and c = tanh(fma(r, h[2n + i], x[2n + i])). x, h [3 · n], state [n]
      * f32, in place; the others do not overlap it. */
     void (*gated_step)(int n, const float* x, const float* h, float* state);
+
+    /* y = exp(rate · softplus(x + bias)), with rate ≤ 0; [n] f32, x and y may be the same. */
+    void (*decay)(int n, const float* x, const float* bias, const float* rate, float* y);
+    /* Scale a query and a key [n] f32, in place: x / sqrt(Σ x² + 1e-6), and the query by 1 / sqrt(n) in the
+     * same factor. Returns the sum of their products, each by a fused multiply-add; all sums in lanes. */
+    float (*unit_length)(int n, float* query, float* key);
+    /* One step of the gated delta rule (docs/NUMERICS.md) on a tile of a state, S [n_key, SD_PANEL]: apply
+     * the updates of n_updates tokens in order to `from`, store the result in `to` unless it is NULL, and
+     * compute `row` from it unless that is NULL:
+     *   delta[j] = (value[j] − decay · Σ_i S[i, j] key[i]) · beta
+     *   out[j] = fma(product, delta[j], decay · Σ_i S[i, j] query[i])
+     * A sum is one chain of fused multiply-adds, i ascending, from +0. All borrowed; `from` may be `to`. */
+    void (*delta_step)(int n_key, const float* from, float* to, int n_updates, const sd_delta_update* updates,
+                       const sd_delta_row* row);
 
     /* Largest of x [n] f32, n ≥ 1. */
     float (*max)(int n, const float* x);

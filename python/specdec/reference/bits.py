@@ -66,7 +66,7 @@ class _Exact(_Forward):
 
     def norm(self, x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
         eps = _F(self.settings["norm_eps"])
-        factor = _F(1) / np.sqrt(lane_sum(x, squared=True) / _F(x.shape[-1]) + eps)
+        factor = _F(1) / np.sqrt(lane_sum(x, x) / _F(x.shape[-1]) + eps)
         return x * factor[:, None] * self.tensor(f"{name}.weight")
 
     def turns(self, inv_freq: Sequence[float], factor: float) -> tuple[Array, Array]:
@@ -143,13 +143,13 @@ def route(
     return chosen, weights * _F(config["routed_scale"])
 
 
-def lane_sum(x: Array, *, squared: bool = False) -> Array:
-    """Sum rows [n_rows, n], or their squares, each by a fused multiply-add."""
+def lane_sum(x: Array, y: Array | None = None) -> Array:
+    """Sum rows [n_rows, n], or their products with rows y, each by a fused multiply-add."""
     lanes = np.zeros((len(x), LANES), _F)
     for first in range(0, x.shape[1], LANES):
         some = x[:, first : first + LANES]
         here = lanes[:, : some.shape[1]]
-        lanes[:, : some.shape[1]] = fma(some, some, here) if squared else here + some
+        here[:] = here + some if y is None else fma(some, y[:, first : first + LANES], here)
     return tree_sum(lanes)
 
 
@@ -181,6 +181,67 @@ def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
     result: Array = _F(1) / (_F(1) + exp(_F(0) - x))
     return result
+
+
+def softplus(x: ArrayLike) -> Array:
+    """ln(1 + exp(x)) = max(x, 0) + 2 artanh(e / (2 + e)) with e = exp(-|x|), by its series."""
+    x = np.asarray(x, _F)
+    e = exp(_F(0) - np.abs(x))
+    s = e / (_F(2) + e)
+    z = s * s
+    p = np.full_like(z, 1 / 15)
+    for odd in (13, 11, 9, 7, 5, 3):
+        p = fma(p, z, _F(1 / odd))
+    p = fma(p * z, s, s)
+    total: Array = np.maximum(x, _F(0)) + (p + p)
+    return total
+
+
+def exact_decay(x: Array, bias: Array, rate: Array) -> Array:
+    """Return the gates exp(rate · softplus(x + bias)) of the gated delta rule, with the core's exact bits."""
+    return exp(rate * softplus(x + bias))
+
+
+def exact_delta_rule(
+    query: Array, key: Array, value: Array, decay: Array, beta: Array,
+    parents: Sequence[int] | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return what `delta_rule` does, float32, with the core's exact bits.
+
+    Both sums over the state are chains over i from +0; of the state before the row, so that the update is
+    elementwise:
+
+        delta = (value - decay · Σ_i S[i] key[i]) · beta
+        out   = fma(query · key, delta, decay · Σ_i S[i] query[i])
+        S[i]  ← fma(key[i], delta, decay · S[i])
+    """
+    n_rows, n_head, d_value = value.shape
+    scale = _F(1) / np.sqrt(_F(key.shape[2]))
+    query = _unit_length(query, scale)
+    key = _unit_length(key, _F(1))
+    product = lane_sum(query.reshape(-1, key.shape[2]), key.reshape(-1, key.shape[2])).reshape(n_rows, -1, 1)
+    head = np.arange(n_head) % key.shape[1]
+    query, key, product = query[:, head, :, None], key[:, head, :, None], product[:, head]
+    states = np.zeros((n_rows + 1, n_head, key.shape[2], d_value), _F)  # the last one stays 0
+    out = np.zeros_like(value)
+    for row in range(n_rows):
+        before = states[row - 1 if parents is None else parents[row]]
+        gate = decay[row, :, None]
+        remembered, read = np.zeros((2, n_head, d_value), _F)
+        for i in range(key.shape[2]):
+            remembered = fma(before[:, i], key[row, :, i], remembered)
+            read = fma(before[:, i], query[row, :, i], read)
+        delta = (value[row] - gate * remembered) * beta[row, :, None]
+        out[row] = fma(product[row], delta, gate * read)
+        states[row] = fma(key[row], delta[:, None], gate[:, None] * before)
+    return out, states[:-1]
+
+
+def _unit_length(x: Array, scale: np.float32) -> Array:
+    rows = x.reshape(-1, x.shape[-1])
+    factor = _F(1) / np.sqrt(lane_sum(rows, rows) + _F(1e-6)) * scale
+    scaled: Array = (rows * factor[:, None]).reshape(x.shape)
+    return scaled
 
 
 def _softmax(x: Array) -> Array:
