@@ -98,12 +98,7 @@ static inline __m256 fma_in_place(__m256 x, __m256 y, __m256 sum) {
 static inline vec v_fma_flush_in_place(vec x, vec y, vec z) {
     return (vec){fma_in_place(x.a, y.a, z.a), fma_in_place(x.b, y.b, z.b)};
 }
-static inline __m256 wide_8(const uint16_t* p) {
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void*)p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-}
 #define v_wide_int8(p) ((vec){u_signed_bytes(p), u_signed_bytes((p) + 8)})
-static inline vec v_wide_bf16(const uint16_t* p) { return (vec){wide_8(p), wide_8(p + 8)}; }
 static inline __m256 even_8(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const void*)p), 16));
 }

@@ -51,10 +51,6 @@ static inline void v_store_int8(int8_t* to, vec a, vec b, int sums[2]) {
 
 /* ---- bf16 */
 #define v_wide_int8(p) u_signed_bytes(p)
-static inline vec v_wide_bf16(const uint16_t* p) {
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void*)p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
-}
 /* Run `statement` with the flags that flush subnormal operands and results, as VDPBF16PS does. */
 #define FLUSHED(statement)              \
     do {                                \

@@ -86,8 +86,8 @@ INLINE void direct_coded_block(const int n_rows, const sd_format format, const i
 #define DEFINE_DIRECT_PANEL(name, format, chunk)                                                     \
     ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_DIRECT_BLOCK, format)                                            \
     static const block_fn name##_blocks[] = FUNCTIONS(MAX_ROWS_DOT, direct_##format);                \
-    static const block_set name##_set = {name##_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, chunk,           \
-                                         SD_FORMAT_##format};                                        \
+    static const block_set name##_set = {name##_blocks, MAX_ROWS_DOT,       MAX_ROWS_DOT,            \
+                                         chunk,         SD_FORMAT_##format, 1};                      \
     static void NAME(panel_##name)(int n_rows, const void* x, const void* panel, int n_in, int near, \
                                    float* y, ptrdiff_t ldy) {                                        \
         const size_t group = sd_panel_bytes(SD_FORMAT_##format, SD_PART_BLOCKS * SD_BLOCK);          \

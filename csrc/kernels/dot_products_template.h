@@ -54,8 +54,8 @@ ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_INT_BLOCKS, )
 
 static const block_fn int8_blocks[] = FUNCTIONS(MAX_ROWS_DOT, int8);
 static const block_fn int4_blocks[] = FUNCTIONS(MAX_ROWS_DOT, int4);
-static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT8};
-static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1536, SD_FORMAT_INT4};
+static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT8, 1};
+static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1536, SD_FORMAT_INT4, 1};
 
 static void NAME(panel_int8)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                              ptrdiff_t ldy) {

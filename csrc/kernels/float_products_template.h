@@ -2,12 +2,12 @@
 
 /* --------------------------------------------------------------------------------------- f32 */
 
-/* n_rows rows times n_halves halves of a panel. Both are constant where this is inlined, so that the sums
- * stay in registers. So are `values` (the panel is [n_k][32] bf16, values of a bf16 cache) and `flush`
- * (sums flush subnormals). With `add`, the chains continue from y. x: chunks `chunk` floats apart. */
-INLINE void float_block(const int n_rows, const int n_halves, const int values, const int flush,
-                        const float* x, ptrdiff_t chunk, const char* panel, int n_k, ahead* fetch, int add,
-                        float* y, ptrdiff_t ldy) {
+/* n_rows rows times n_halves halves of a panel, from half `half` on. All three are constant where this is
+ * inlined, so that the sums stay in registers. So are `values` (the panel has values of a bf16 cache) and
+ * `flush` (sums flush subnormals). With `add`, the chains continue from y. x: chunks `chunk` floats apart. */
+INLINE void float_block(const int n_rows, const int n_halves, const int half, const int values,
+                        const int flush, const float* x, ptrdiff_t chunk, const char* panel, int n_k,
+                        ahead* fetch, int add, float* y, ptrdiff_t ldy) {
     vec sum[MAX_ROWS][2];
     FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
     for (; n_k > 0; n_k -= SD_BLOCK, x += chunk) {
@@ -16,8 +16,9 @@ INLINE void float_block(const int n_rows, const int n_halves, const int values, 
             if (!values || n_halves == 2 || k % 2 == 0) request(fetch);
             if (!values && n_halves == 2) request(fetch);
             vec w[2];
-            FOR_HALVES w[h] = values ? v_wide_bf16((const uint16_t*)(const void*)panel + SD_LANES * h)
-                                     : v_load((const float*)(const void*)panel + SD_LANES * h);
+            FOR_HALVES w[h] = !values         ? v_load((const float*)(const void*)panel + SD_LANES * h)
+                              : half + h == 0 ? v_even_bf16((const uint16_t*)(const void*)panel)
+                                              : v_odd_bf16((const uint16_t*)(const void*)panel);
             FOR_ROWS {
                 vec b = v_set1(x[m * SD_BLOCK + k]);
                 FOR_HALVES sum[m][h] = flush ? v_fma_flush(b, w[h], sum[m][h]) : v_fma(b, w[h], sum[m][h]);
@@ -30,12 +31,13 @@ INLINE void float_block(const int n_rows, const int n_halves, const int values, 
 
 INLINE void f32_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
                       const float* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
-    float_block(n_rows, n_halves, 0, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+    float_block(n_rows, n_halves, 0, 0, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
 }
 
-INLINE void values_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
-                         const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
-    float_block(n_rows, n_halves, 1, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+INLINE void values_block(const int n_rows, const int n_halves, const int half, const float* x,
+                         ptrdiff_t chunk, const char* panel, int n_k, ahead* fetch, int add, float* y,
+                         ptrdiff_t ldy) {
+    float_block(n_rows, n_halves, half, 1, 0, x, chunk, panel, n_k, fetch, add, y, ldy);
 }
 
 /* Values of an int8 cache: blocks of 32 slots, [32][32] codes and then the slots' scales in f16. `half`: the
@@ -68,23 +70,19 @@ INLINE void codes_block(const int n_rows, const int n_halves, const int half, co
     FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
 
-/* As BOTH_HALVES: the scales do not move with the half. */
-INLINE void codes_blocks(const int rows, const block_args* a, int first) {
-    ptrdiff_t chunk = (ptrdiff_t)a->n_all * SD_BLOCK;
-    const float* x = (const float*)(const void*)a->x + (ptrdiff_t)a->k * a->n_all + first * SD_BLOCK;
-    float* y = a->y + first * a->ldy;
-    ahead fetch = a->fetch;
-    /* for few rows too: processors do not prefetch the scales, which are read before the codes */
-    if (fetch.at == a->panel && fetch.step == 64) fetch.at += FETCH_AHEAD;
-    if (rows <= MAX_ROWS_WIDE) {
-        codes_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, 0, x, chunk, a->panel, a->n_k, &fetch, a->add, y,
-                    a->ldy);
-    } else {
-        for (int half = 0; half < 2; half++)
-            codes_block(rows, 1, half, x, chunk, a->panel, a->n_k, &fetch, a->add, y + half * SD_LANES,
-                        a->ldy);
+/* As BOTH_HALVES, but both halves of the values begin at the same place. */
+#define BOTH_HALVES_OF_VALUES(block, rows)                                                            \
+    ptrdiff_t chunk = (ptrdiff_t)a->n_all * SD_BLOCK;                                                 \
+    const float* x = (const float*)(const void*)a->x + (ptrdiff_t)a->k * a->n_all + first * SD_BLOCK; \
+    float* y = a->y + first * a->ldy;                                                                 \
+    ahead fetch = a->fetch;                                                                           \
+    if (rows <= MAX_ROWS_WIDE) {                                                                      \
+        block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, 0, x, chunk, a->panel, a->n_k, &fetch, a->add, y,  \
+              a->ldy);                                                                                \
+    } else {                                                                                          \
+        block(rows, 1, 0, x, chunk, a->panel, a->n_k, &fetch, a->add, y, a->ldy);                     \
+        block(rows, 1, 1, x, chunk, a->panel, a->n_k, &fetch, a->add, y + SD_LANES, a->ldy);          \
     }
-}
 
 /* -------------------------------------------------------------------------------------- bf16 */
 
@@ -129,7 +127,7 @@ INLINE void bf16_block(const int n_rows, const int n_halves, const int keep, con
 #if !FLUSHES_ALL
 INLINE void widened_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
                           const float* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
-    float_block(n_rows, n_halves, 0, 1, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+    float_block(n_rows, n_halves, 0, 0, 1, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
 }
 #endif
 
@@ -156,17 +154,15 @@ INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
     }
 }
 
-#define DEFINE_FLOAT_BLOCKS(rows, _)                                                           \
-    static void f32_##rows(const block_args* a, int first) {                                   \
-        BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)                                \
-    }                                                                                          \
-    static void values_##rows(const block_args* a, int first) {                                \
-        BOTH_HALVES(values_block, rows, SD_BLOCK, uint16_t, SD_LANES)                          \
-    }                                                                                          \
-    static void codes_##rows(const block_args* a, int first) { codes_blocks(rows, a, first); } \
-    static void bf16_##rows(const block_args* a, int first) {                                  \
-        BOTH_HALVES(direct_block, rows, SD_BLOCK, uint16_t, 2 * SD_LANES)                      \
-    }                                                                                          \
+#define DEFINE_FLOAT_BLOCKS(rows, _)                                                                        \
+    static void f32_##rows(const block_args* a, int first) {                                                \
+        BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)                                             \
+    }                                                                                                       \
+    static void values_##rows(const block_args* a, int first) { BOTH_HALVES_OF_VALUES(values_block, rows) } \
+    static void codes_##rows(const block_args* a, int first) { BOTH_HALVES_OF_VALUES(codes_block, rows) }   \
+    static void bf16_##rows(const block_args* a, int first) {                                               \
+        BOTH_HALVES(direct_block, rows, SD_BLOCK, uint16_t, 2 * SD_LANES)                                   \
+    }                                                                                                       \
     static void keeping_##rows(const block_args* a, int first) { keeping_blocks(rows, a, first); }
 #if FLUSHES_ALL
 #define DEFINE_WIDENED_BLOCK(rows, _)
@@ -191,13 +187,15 @@ static const block_fn codes_blocks_of[] = FUNCTIONS(MAX_ROWS, codes);
 static const block_fn bf16_blocks[] = FUNCTIONS(MAX_ROWS, bf16);
 static const block_fn keeping_blocks_of[] = FUNCTIONS(MAX_ROWS, keeping);
 static const block_fn widened_blocks[] = FUNCTIONS(MAX_ROWS, WIDENED);
-static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 192, SD_FORMAT_F32};
-static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32};
-static const block_set codes_set = {codes_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_F32};
-static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
-static const block_set keeping_set = {keeping_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK,
-                                      SD_FORMAT_BF16};
-static const block_set widened_set = {widened_blocks, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK, SD_FORMAT_BF16};
+static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 192, SD_FORMAT_F32, 1};
+static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32, 2};
+/* for few rows too: processors do not prefetch the scales, which are read before the codes */
+static const block_set codes_set = {codes_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_F32, SD_NEVER};
+static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16, 1};
+static const block_set keeping_set = {keeping_blocks_of, MAX_ROWS,       MAX_ROWS_WIDE,
+                                      WIDENED_CHUNK,     SD_FORMAT_BF16, 1};
+static const block_set widened_set = {widened_blocks, MAX_ROWS,       MAX_ROWS_WIDE,
+                                      WIDENED_CHUNK,  SD_FORMAT_BF16, 1};
 
 /* More rows than one block times a bf16 panel: the first block widens each part for all others. */
 static void NAME(multiply_widened)(int n_rows, const void* x, const void* panel, int n_in, float* y,

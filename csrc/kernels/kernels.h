@@ -114,8 +114,8 @@ typedef struct sd_kernels {
      * `add`, sums continue from y. */
     void (*add_tiles)(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
                       float* y, ptrdiff_t ldy, ptrdiff_t step);
-    /* Interleave rows 2i and 2i + 1 of x [2 n_pairs, SD_PANEL] bf16 as the pairs of a panel, y [n_pairs,
-     * SD_PANEL, 2]; both borrowed. */
+    /* Interleave rows 2i and 2i + 1 of x [2 n_pairs], values of a bf16 cache, as the pairs of a panel, y
+     * [n_pairs, SD_PANEL, 2]; both borrowed. */
     void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
 
     /* Unpack n_blocks, up to 8, of a panel in a coded format; NULL for other formats.
@@ -146,7 +146,8 @@ typedef struct sd_kernels {
     float (*centered_code)(const float* x, const float* w);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
-     * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
+     * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL] f32, or [n_k, 16, 2] bf16: numbers j and j + 16 of a
+     * row side by side, which are widened by one operation each. */
     void (*add_values_f32)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     void (*add_values_bf16)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     /* The same with fma(x[m, k] · scale[k], code[k, j], y[m, j]), whose first product is rounded. values: for

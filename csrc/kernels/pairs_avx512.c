@@ -38,7 +38,7 @@ INLINE void pairs_block(const int n_rows, const int n_halves, const float* x, pt
     }
 ROWS_UP_TO(MAX_ROWS, DEFINE_PAIRS_BLOCK, )
 static const block_fn pairs_blocks[] = FUNCTIONS(MAX_ROWS, pairs);
-static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_BF16};
+static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_BF16, 1};
 
 /* Whether the rows of a bf16 product are prepared as pairs. */
 INLINE int by_pairs(int n_rows) { return n_rows < sd_thresholds_used.floats_from[SD_FORMAT_BF16]; }

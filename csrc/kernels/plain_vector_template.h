@@ -25,11 +25,6 @@ static inline vec v_wide_int8(const int8_t* p) {
     for (int i = 0; i < SD_LANES; i++) f[i] = (float)p[i];
     return v_load(f);
 }
-static inline vec v_wide_bf16(const uint16_t* p) {
-    float f[SD_LANES];
-    for (int i = 0; i < SD_LANES; i++) f[i] = sd_float_from_bf16(p[i]);
-    return v_load(f);
-}
 static inline void v_store_bf16(float* to, vec v) {
     v_store(to, v);
     for (int i = 0; i < SD_LANES; i++) to[i] = rounded_bf16(to[i]);

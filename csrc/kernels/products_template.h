@@ -2,7 +2,7 @@
  *
  * Included after base_template.h. Products of floats and of codes use, besides the vector of 16 floats,
  *   v_even_bf16(p), v_odd_bf16(p)   first or second elements of 16 pairs of bf16 at p, widened
- *   v_wide_bf16(p), v_wide_int8(p)  16 bf16 or int8 at p, widened
+ *   v_wide_int8(p)                  16 int8 at p, widened
  *   FLUSHED(statement)              run it with v_fma_flush flushing subnormals to zero
  *   FLUSHES_ALL                     1: in it v_fma flushes too; 0: only v_fma_flush
  *   unit, iunit                     UNIT_LANES (16 or 8) floats or int32; u_zero, u_set1, u_sub, u_fma,
@@ -110,6 +110,7 @@ typedef struct block_set {
     int max_rows, max_rows_wide;
     int chunk;        /* most inputs of a part of a panel: 16 to 32 KiB (benchmarks/SPEED.md) */
     sd_format format; /* its thresholds set the rows of a block and prefetching */
+    int counts_as;    /* rows of `format` that take as long per byte as one row, for prefetching */
 } block_set;
 
 /* Far enough ahead to hide the latency of memory, near enough to stay in the second-level cache. */
@@ -156,7 +157,8 @@ INLINE void multiply(const block_set* set, int n_rows, const void* x, const void
     int n_blocks = blocks_of(set, n_rows);
     if (n_blocks == 1 && n_rows <= set->max_rows_wide) {
         const int* fetch_from = near ? thresholds->fetch_from_near : thresholds->fetch_from;
-        a.fetch = (ahead){a.panel + (n_rows >= fetch_from[set->format] ? FETCH_AHEAD : 0), 64};
+        a.fetch =
+            (ahead){a.panel + (n_rows * set->counts_as >= fetch_from[set->format] ? FETCH_AHEAD : 0), 64};
         set->of_rows[n_rows - 1](&a, 0);
         return;
     }

@@ -134,9 +134,13 @@ static void NAME(add_tiles)(int n_rows, int n_panels, const void* x, const void*
 
 static void NAME(pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y) {
     for (int i = 0; i < n_pairs; i++, x += 2 * SD_PANEL, y += 2 * SD_PANEL)
-        for (int j = 0; j < SD_PANEL; j++) {
-            y[2 * j] = x[j];
-            y[2 * j + 1] = x[SD_PANEL + j];
+        for (int j = 0; j < SD_LANES; j++) {
+            uint32_t a, b;
+            memcpy(&a, x + 2 * j, sizeof a);
+            memcpy(&b, x + SD_PANEL + 2 * j, sizeof b);
+            uint32_t low = (a & 0xffff) | b << 16, high = a >> 16 | (b & 0xffff0000);
+            memcpy(y + 2 * j, &low, sizeof low);
+            memcpy(y + SD_PANEL + 2 * j, &high, sizeof high);
         }
 }
 

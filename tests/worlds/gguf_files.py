@@ -120,6 +120,8 @@ CASES = {
     "jais2": Case("jais2", "Jais2ForCausalLM"),
     "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
+    "hunyuan-dense": Case("hunyuan-dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 4, "rope_scaling":
+        {"type": "dynamic", "alpha": 50.0}}, {"rope.freq_base": 2.5e7, "rope.scaling.type": "none"}),
     "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
@@ -175,7 +177,7 @@ _COMMON = {
 }  # fmt: skip
 
 
-_EPS_OF_1E_5 = ("phi3", "olmo2", "olmoe", "gpt-oss", "exaone4", "ernie4_5", "arcee")
+_EPS_OF_1E_5 = ("phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "exaone4", "ernie4_5", "arcee")
 
 
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
         found["attention.value_length"] = found["attention.key_length"]
     found.setdefault("context_length", 32)
     names = ("gemma", "llama", "qwen", "phi3", "olmo2", "olmoe", "smollm3", "granite", "t5", "gpt-oss")
-    names += ("seed_oss", "exaone", "chatglm", "glm4", "ernie4_5", "arcee")
+    names += ("hunyuan", "seed_oss", "exaone", "chatglm", "glm4", "ernie4_5", "arcee")
     rms = case.architecture.startswith(names)
     eps = 1e-5 if case.architecture in _EPS_OF_1E_5 else 1e-6
     if case.architecture in ("chatglm", "glm4"):

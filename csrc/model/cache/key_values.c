@@ -91,6 +91,16 @@ static uint8_t* key_codes(char* panel, int slot, int d) {
 }
 static char* key_block(char* panel, int d) { return panel + (size_t)(d / SD_BLOCK) * SD_INT8_BLOCK_BYTES; }
 
+/* bf16: columns j and j + 16 of a row side by side. */
+static void store_columns(const uint16_t* columns, void* row) {
+    uint16_t pairs[SD_PANEL];
+    for (int j = 0; j < SD_LANES; j++) {
+        pairs[2 * j] = columns[j];
+        pairs[2 * j + 1] = columns[SD_LANES + j];
+    }
+    memcpy(row, pairs, sizeof pairs);
+}
+
 static void store_int8(const sd_key_values* kv, int head, int slot, const float* key, const float* value) {
     const sd_kernels* k = sd_kernels_get();
     char* panel = key_panel(kv, head, slot / SD_PANEL);
@@ -122,12 +132,13 @@ void sd_key_values_store(const sd_key_values* kv, int head, int slot, const floa
     const sd_kernels* k = sd_kernels_get();
     for (int d = 0; d < kv->d_head; d += SD_PANEL) {
         int n = kv->d_head - d < SD_PANEL ? kv->d_head - d : SD_PANEL;
-        uint16_t rounded[SD_PANEL];
+        uint16_t rounded[SD_PANEL] = {0};
         k->to_bf16(n, key + d, rounded);
         for (int i = 0; i + 1 < n; i += 2)
             memcpy(key_bf16(panel, slot, d + i), rounded + i, 2 * sizeof *rounded); /* a pair */
         if (n % 2 > 0) *key_bf16(panel, slot, d + n - 1) = rounded[n - 1];
-        k->to_bf16(n, value + d, (uint16_t*)(void*)value_row(kv, head, d / SD_PANEL, slot));
+        k->to_bf16(n, value + d, rounded);
+        store_columns(rounded, value_row(kv, head, d / SD_PANEL, slot));
     }
 }
 
@@ -169,10 +180,13 @@ void sd_key_values_gather_values(const sd_key_values* kv, int head, int p, const
             for (int j = 0; j < SD_PANEL; j++) wide[j] = (float)((const int8_t*)from)[j] * scale;
             from = wide;
         }
-        if (kv->format == SD_FORMAT_BF16)
+        if (kv->format == SD_FORMAT_BF16) {
             memcpy(rows, from, SD_PANEL * sizeof *rows);
-        else
-            sd_kernels_get()->to_bf16(SD_PANEL, from, rows);
+        } else {
+            uint16_t columns[SD_PANEL];
+            sd_kernels_get()->to_bf16(SD_PANEL, from, columns);
+            store_columns(columns, rows);
+        }
     }
 }
 

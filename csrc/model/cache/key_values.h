@@ -38,8 +38,9 @@ typedef struct sd_key_values {
     int n_kv_head, d_head;
     int n_slots; /* a multiple of SD_PANEL */
     char* keys;  /* [n_kv_head, n_slots / 32] panels of d_head inputs */
-    /* [n_kv_head, value panels, n_slots, 32] f32 or bf16; or blocks of int8, [n_kv_head, value panels,
-     * n_slots / 32]: [32][32] codes, then the scales of 32 slots in f16 */
+    /* [n_kv_head, value panels, n_slots, 32] f32; [..., 16, 2] bf16, columns j and j + 16 side by side; or
+     * blocks of int8, [n_kv_head, value panels, n_slots / 32]: [32][32] codes, then the scales of 32 slots in
+     * f16 */
     char* values;
 } sd_key_values;
 
@@ -68,7 +69,7 @@ void sd_key_values_store(const sd_key_values* kv, int head, int slot, const floa
 /* Gather one head's keys of slots [32] as a bf16 panel, [d_head in pairs][32][2]; slot -1 gives zeros. */
 void sd_key_values_gather_keys(const sd_key_values* kv, int head, const int* slots, uint16_t* panel);
 
-/* Gather the value columns of panel p of slots [32] as bf16 rows [32][32]; slot -1 gives zeros. */
+/* Gather the value columns of panel p of slots [32] as bf16 rows [32][16][2]; slot -1 gives zeros. */
 void sd_key_values_gather_values(const sd_key_values* kv, int head, int p, const int* slots, uint16_t* rows);
 
 /* Copy all heads of slot `from` to slot `to` of the same layer, or of one that differs only in its number of

@@ -113,7 +113,7 @@ typedef struct sd_attention_tiles {
     float* scores;        /* [positions / 32][rows][32] */
     void* weights;        /* rows of them, prepared */
     uint16_t* key_panel;  /* of d_head inputs, for positions that are not a panel in the cache */
-    uint16_t* value_rows; /* [32][32] values of such positions */
+    uint16_t* value_rows; /* [32][16][2] values of such positions */
     uint16_t* values;     /* [value panels][slots / 2][32][2] */
     float* output;        /* [rows, SD_PANEL · value panels] */
     float* bias;          /* [rows + positions] biases by distance; NULL: scores have none */

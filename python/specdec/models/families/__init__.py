@@ -8,7 +8,17 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import encoder_decoder, exaone, fairseq, glm, gpt, llama, moe, nemotron
+from specdec.models.families import (
+    attention,
+    encoder_decoder,
+    exaone,
+    fairseq,
+    glm,
+    gpt,
+    llama,
+    moe,
+    nemotron,
+)
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
@@ -16,6 +26,7 @@ __all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "c
 
 FAMILIES: Final[Mapping[str, Family]] = (
     llama.FAMILIES
+    | attention.FAMILIES
     | exaone.FAMILIES
     | glm.FAMILIES
     | nemotron.FAMILIES

@@ -203,6 +203,7 @@ class ConfigReader:
         fraction_name: str = "partial_rotary_factor",
         scaled: bool = True,
         base: float | None = None,
+        alpha: bool = False,
         original_n_ctx: int | None = None,
         rope_types: Mapping[str, str] = _ROPE_TYPES,
     ) -> Rotation:
@@ -211,8 +212,8 @@ class ConfigReader:
         `layer_type`: Key inside ``rope_parameters`` if rotations differ by layer type. `theta`, `fraction`:
         Defaults. `theta_name`, `fraction_name`: Fields outside ``rope_parameters``. `original_n_ctx`:
         Overrides the original context. `partial`: Whether the family supports rotating a fraction of a head.
-        `scaled`: Whether ``rope_scaling`` applies to these layers. `base`: Overrides the base.
-        `rope_types`: Accepted names of scalings.
+        `scaled`: Whether ``rope_scaling`` applies to these layers. `alpha`: Whether ``alpha`` makes dynamic
+        scaling constant. `base`: Overrides the base. `rope_types`: Accepted names of scalings.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
@@ -244,6 +245,10 @@ class ConfigReader:
         original = original_n_ctx or inner
         if rope_type == "longrope":
             return self._long(rope, size, base, n_max, original)
+        if alpha and rope_type == "dynamic" and rope.raw("alpha") is not None:
+            stretched = base * rope.number("alpha", maximum=_MAX_SCALE) ** (size / (size - 2))
+            rope.skip()
+            return Rotation(rotary_frequencies(size, stretched), 1.0, self._chosen_context(n_max, n_max))
         if rope_type == "dynamic":  # for sequences of n_ctx tokens
             factor = rope.number("factor", maximum=_MAX_SCALE)
             n_ctx = self._chosen_context(n_max, int(n_max * factor))

@@ -332,6 +332,9 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
     scaling = _scaling_of(fields)
     rope_type = scaling.get("rope_type") or scaling.get("type") or "default"
     named = [scaling.get("rope_theta"), fields.get("rope_theta"), fields.get("rotary_emb_base")]
+    if rope_type == "dynamic" and scaling.get("alpha") is not None:
+        rope_type, stretch = "default", scaling["alpha"] ** (size / (size - 2))
+        named = [base * stretch for base in named if isinstance(base, int | float)]
     if rope_type == "default":
         base = _base_of(config["inv_freq"], *named, 10_000.0)
     else:
@@ -574,6 +577,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "jais2": Architecture("Jais2ForCausalLM"),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
+    "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
