@@ -356,16 +356,19 @@ def as_written(config: Any, name: str) -> dict[str, Any]:
 
 
 # Fields that the class completes to a model which cannot be read.
-GIVEN = {"Glm4MoeForCausalLM": {"head_dim": 128}}
+GIVEN = {
+    "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Dots1ForCausalLM": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
+}
 
 
-def meaning(fields: dict[str, Any]) -> dict[str, Any] | str:
+def meaning(fields: dict[str, Any]) -> dict[str, Any] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a field that takes no part without another
         try:
             return read_config(fields)
-        except CheckpointError as error:
-            return str(error)
+        except CheckpointError:
+            return None
 
 
 @pytest.mark.parametrize("name", sorted(set(ARCHITECTURES) - set(COMPARED_BELOW)))
@@ -373,7 +376,7 @@ def test_an_absent_field_has_the_default_of_the_class(name: str) -> None:
     """Each field removed: specdec reads what transformers completes."""
     config_class = transformers.CONFIG_MAPPING[MODEL_TYPES[name]]
     whole = as_written(config_class(**GIVEN.get(name, {})), name)
-    assert isinstance(meaning(whole), dict)
+    assert meaning(whole) is not None
     for absent in set(whole) - {"architectures", "model_type"}:
         rest = {field: value for field, value in whole.items() if field != absent}
         completed = as_written(config_class.from_dict(copy.deepcopy(rest)), name)

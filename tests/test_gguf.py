@@ -68,6 +68,21 @@ def test_queries_keys_and_values_in_one_matrix(tmp_path: Path) -> None:
     assert np.array_equal(model.logits(ids), specdec.load(write_folder(tmp_path, case)).logits(ids))
 
 
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    case = CASES["glm4moe"]
+    config, weights = case.folder()
+    ids, table = range(1, 17), np.ones((16, 32), np.float32)
+    expected = specdec.load(write_folder(tmp_path, case)).logits(ids)
+    more = {"model.layers.2.eh_proj.weight": table}
+    folder = write_hf(tmp_path / "more", config | {"num_nextn_predict_layers": 1}, weights | more)
+    keys = {"block_count": 3, "nextn_predict_layers": 1}
+    path = write_gguf(tmp_path / "model.gguf", case, changes=keys, more={"blk.2.nextn.eh_proj.weight": table})
+    assert all(np.array_equal(specdec.load(held).logits(ids), expected) for held in (folder, path))
+    path = write_gguf(tmp_path / "none.gguf", case, changes={"nextn_predict_layers": 2})
+    with pytest.raises(CheckpointError, match="nextn_predict_layers' is 2; expected a whole number below 2"):
+        specdec.load(path)
+
+
 LONG = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
 LONG_TENSORS = {f"rope_factors_{part}.weight": np.array(LONG[f"{part}_factor"]) for part in ("short", "long")}
 LONG_KEYS = {"rope.scaling.original_context_length": 16, "rope.scaling.type": "longrope"}

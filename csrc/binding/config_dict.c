@@ -94,6 +94,8 @@ static const field FIELDS[] = {
     {"router_eps", FLOAT, 0, AT(experts.eps), {0}},
     {"router_renormalize", FLAG, 0, AT(experts.renormalize), {0}},
     {"routed_scale", FLOAT, 0, AT(experts.scale), {0}},
+    {"conv_width", INT, 0, AT(mixers.conv_width), {0}}, {"conv_bias", FLAG, 0, AT(mixers.conv_bias), {0}},
+    {"mixer_bias", FLAG, 0, AT(mixers.bias), {0}},
     {"norm", CHOICE, 1, AT(norm), {"rms", "layer"}},
     {"position", CHOICE, 1, AT(position), {"rotary", "learned", "none"}},
     {"activation", CHOICE, 1, AT(activation), {"silu", "gelu", "gelu_tanh", "relu", "relu2", "silu_clamped"}},
@@ -195,6 +197,25 @@ static const struct {
     LAYER(NULL, rotation, "rotations"), LAYER(NULL, mixture, "mixtures"),
 };
 
+/* The mixer of each layer, by name; attention without the list. */
+static int mixers_from(PyObject* dict, const sd_config* c, sd_layer_config* layers) {
+    static const char* const names[] = {"attention", "convolution", NULL};
+    PyObject *value = optional(dict, "mixers"), *list;
+    if (value == NULL) return PyErr_Occurred() ? -1 : 0;
+    if ((list = PySequence_Fast(value, "config: mixers: expected a list of names")) == NULL) return -1;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
+    int result = 0;
+    if (n != 0 && n != c->n_layer)
+        result = sd_set_error(PyExc_ValueError, "config: mixers has %zd entries, expected %d", n, c->n_layer);
+    for (Py_ssize_t i = 0; i < n && result == 0; i++) {
+        int mixer;
+        result = choice_of(PySequence_Fast_GET_ITEM(list, i), "mixers", names, &mixer);
+        if (result == 0) layers[i].mixer = (sd_mixer)mixer;
+    }
+    Py_DECREF(list);
+    return result;
+}
+
 /* Defaults of each layer: the first rotation, experts if the model has any, 1 / √d_head. */
 static int layers_from(PyObject* dict, sd_config* c) {
     const field norm = {"first_norm", FLAG, 0, 0, {0}};
@@ -219,6 +240,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
             *(int*)(void*)((char*)&layers[i] + LAYER_FIELDS[f].of_all.offset) = numbers[i];
         PyMem_Free(numbers);
     }
+    if (mixers_from(dict, c, layers) < 0) return -1;
     if (optional_numbers(dict, "score_scales", c->n_layer, &scales, &n_scales) < 0) return -1;
     for (int i = 0; i < c->n_layer; i++) {
         layers[i].mixture = layers[i].mixture != 0;

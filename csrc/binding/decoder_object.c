@@ -126,7 +126,8 @@ static sd_status run_slice(sd_decoder_object* self, const int32_t* ids, int n, i
     return status;
 }
 
-/* Append a prompt; rows: the requested logits. On failure an exception is set and the cache is unchanged. */
+/* Append a prompt; rows: the requested logits. On failure an exception is set, and the cache
+ * has the text from before the call, or none if that is overwritten. */
 static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
     sd_cache_keep(&self->cache, NULL, 0); /* drop pending rows of a forward pass */
     int n_before = self->cache.n_committed;
@@ -134,7 +135,7 @@ static int append(sd_decoder_object* self, const int32_t* ids, int n, sd_prompt_
         sd_status status;
         SD_WITHOUT_GIL(status = run_slice(self, ids, n, &done, logits, rows));
         if (sd_passed(status) < 0 || PyErr_CheckSignals() < 0) {
-            sd_cache_cut(&self->cache, n_before); /* restore the previous state */
+            sd_cache_cut(&self->cache, n_before);
             return -1;
         }
     }

@@ -81,5 +81,5 @@ void sd_adaptive_gamma_end(sd_adaptive_gamma* a, const sd_adaptive_gamma_round* 
                                   .n_tokens = r->n_tokens,
                                   .draft_s = r->draft_s};
     double draft_s = sd_drafter_policy_end(&a->drafter, t, &own);
-    if (drafting) sd_throughput_add(t, r->n_rows, r->n_tokens, draft_s, r->rest_s);
+    if (drafting) sd_throughput_add(t, r->n_rows, r->n_tokens, draft_s);
 }

@@ -85,9 +85,12 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
         double line = on_line(c, count);
         if (c->n[i] == 0.0) { /* do not believe a first pass that is much slower than the line */
             c->mean[i] = line > 0.0 ? fmin(seconds, NEW * line) : seconds;
-        } else {
+        } else { /* of two that differ much the slower one was an accident */
             double low = fmin(c->mean[i], seconds), more = fabs(c->mean[i] - seconds);
-            c->mean[i] = low + 0.25 * fmin(more, 0.5 * low);
+            if (more < (CLIP - 1.0) * low)
+                c->mean[i] += (seconds - c->mean[i]) / (c->n[i] + 1.0);
+            else
+                c->mean[i] = low + 0.25 * fmin(more, 0.5 * low);
         }
         c->n[i]++;
         c->at[i] += (count - c->at[i]) / c->n[i];
@@ -99,7 +102,7 @@ void sd_cost_model_learn(sd_cost_model* c, int count, double seconds) {
     }
     /* A first pass may have been slow by accident: fewer rows or steps take no longer than more of them. */
     for (int j = 0; j < i; j++)
-        if (c->n[j] <= FIRST) c->mean[j] = fmin(c->mean[j], c->mean[i]);
+        if (c->n[j] < FIRST) c->mean[j] = fmin(c->mean[j], c->mean[i]);
     int least = 0; /* the smallest count, usually plain decoding, keeps its weight */
     while (least < SD_COST_MODEL_BINS && c->n[least] == 0.0) least++;
     for (int j = least + 1; j < SD_COST_MODEL_BINS; j++)

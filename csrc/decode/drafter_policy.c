@@ -1,5 +1,6 @@
 #include "drafter_policy.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -111,6 +112,7 @@ static int proposals_pay(const sd_drafter_policy* p, double path_prob) {
 int sd_drafter_policy_pays(const sd_drafter_policy* p, double path_prob, int depth, int n_draft_tokens,
                            double known) {
     if (p->rate <= 0.0) return 1; /* nothing is known yet */
+    if (n_draft_tokens >= p->explore_most) return 0;
     if (n_draft_tokens < p->explore_to) return 1;
     if (n_draft_tokens == 0 && p->schedule.trial_left > 0) return 1;
     if (n_draft_tokens == 0 && known < 0.0 && proposals_pay(p, path_prob)) return 1;
@@ -149,29 +151,35 @@ double sd_drafter_policy_step_price(const sd_drafter_policy* p) {
 /* ------------------------------------------------------------------------------------- a round's course */
 
 static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    int others = p->planned * (p->n_asked - 1);
+    int n = p->n_asked, n_all = n_rows * (1 + extra_of(p));
     for (int k = 0; k <= p->horizon; k++) {
-        p->target_s[k] = target_seconds(p, t, n_rows + others + k);
-        p->draft_s[k] = draft_seconds(p, t, others + k);
+        p->target_s[k] = target_seconds(p, t, n_rows + n * k) / n;
+        p->draft_s[k] = draft_seconds(p, t, n * k) / n;
     }
-    int n_all = (n_rows + others) * (1 + extra_of(p));
-    /* each sequence pays for this drafter's extra query tokens with its first draft token */
-    if (p->n_extra > p->n_other) {
-        int n_own = n_rows * (p->n_extra - p->n_other) / t->n_open;
-        p->target_s[0] = sd_cost_model_seconds(&t->target, n_all - n_own);
-    }
+    /* the first draft tokens pay for this drafter's extra query tokens */
+    if (p->n_extra > p->n_other)
+        p->target_s[0] = sd_cost_model_seconds(&t->target, n_rows * (1 + p->n_other)) / n;
     p->row_s = (1 + extra_of(p)) * sd_cost_model_step(&t->target, n_all);
     p->step_s = sd_cost_model_step(&p->draft, n_rows);
 }
 
-/* Draft tokens to explore: one more than usual, or the least number above it without a (recent) time. */
-static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    int first = (int)(p->n_draft_tokens + 1.5), n = t->n_open;
-    for (int k = first; k < first + FURTHER && k <= p->horizon; k++) {
-        int n_all = (n_rows + n * k) * (1 + extra_of(p));
-        if (sd_cost_model_seen(&t->target, n_all, n_all) <= 3.0) return k;
+/* Passes of the target measured (recently) for k draft tokens of every sequence. */
+static double seen_with(const sd_drafter_policy* p, const sd_throughput* t, int n_rows, int k) {
+    int n_all = (n_rows + t->n_open * k) * (1 + extra_of(p));
+    return sd_cost_model_seen(&t->target, n_all, n_all);
+}
+
+/* Choose the draft tokens to explore: one less than usual if that has no (recent) time, else one more, or the
+ * least number above it without a time. */
+static void explore(sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
+    int less = (int)(p->n_draft_tokens - 0.5), first = (int)(p->n_draft_tokens + 1.5);
+    if (less > 0 && less <= p->horizon && seen_with(p, t, n_rows, less) <= 3.0) {
+        p->explore_most = less;
+        return;
     }
-    return first;
+    p->explore_to = first;
+    for (int k = first + FURTHER - 1; k >= first; k--)
+        if (k <= p->horizon && seen_with(p, t, n_rows, k) <= 3.0) p->explore_to = k;
 }
 
 /* Cost of a proposal, in tokens of plain decoding. */
@@ -190,6 +198,7 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
     sd_drafter_schedule* schedule = &p->schedule;
     double n_seen = sd_cost_model_seen(&t->target, n_rows, n_rows); /* rounds without the drafter */
     p->drafting = p->explore_to = 0;
+    p->explore_most = INT_MAX;
     p->n_asked = schedule->trial_left > 0 ? share_of(t->n_open) : t->n_open;
     p->rate = sd_throughput_rate(t);
     if (p->rate > 0.0) fill_seconds(p, t, n_rows);
@@ -202,7 +211,7 @@ int sd_drafter_policy_begin(sd_drafter_policy* p, const sd_throughput* t, int ga
             if (n_seen >= 2.0) sd_drafter_schedule_pause(schedule, cost_of_proposal(p, t));
             return 0;
         }
-        if (sd_drafter_schedule_explores(schedule)) p->explore_to = unknown(p, t, n_rows);
+        if (sd_drafter_schedule_explores(schedule)) explore(p, t, n_rows);
     }
     p->drafting = 1;
     return 1;

@@ -40,12 +40,12 @@ struct sd_drafter_policy {
     int planned;
     int drafting; /* 1: the drafter drafts */
     int n_asked;  /* sequences to draft for: all, or in a trial a share */
-    /* Draft tokens made even if they do not pay, to learn their cost. */
-    int explore_to;
+    /* Draft tokens made even if they do not pay, and most of them, to learn their cost. */
+    int explore_to, explore_most;
     double rate; /* λ: tokens per second of the batch */
-    /* Seconds of the target by draft tokens of one sequence, the others having the planned number. */
+    /* Seconds of the target by draft tokens of every sequence, per sequence. */
     double target_s[SD_POLICY_HORIZON + 1];
-    /* Seconds of drafting by steps of one sequence, the others taking the planned number. */
+    /* Seconds of drafting by steps of every sequence, per sequence. */
     double draft_s[SD_POLICY_HORIZON + 1];
     /* Chance that the draft token at a depth is accepted if its parent is, before its confidence is known;
      * [0] is 1. */

@@ -1,9 +1,9 @@
 /* When a drafter is tried although it does not seem to pay, and skipped although it does.
  *
  * A drafter that does not pay is paused, each time for longer, and then tried again for a few rounds. A
- * drafter that pays is skipped now and then, and now and then makes more draft tokens than pay, to notice
- * changes. After a pause it must first read what it has missed, including prompts of new texts; a share of
- * the time is saved for that. The start of a text favors a trial.
+ * drafter that pays is skipped now and then, and now and then makes more draft tokens than pay, or one less,
+ * to notice changes. After a pause it must first read what it has missed, including prompts of new texts; a
+ * share of the time is saved for that. The start of a text favors a trial.
  *
  * Plain numbers: may be copied and kept between sessions. */
 #pragma once

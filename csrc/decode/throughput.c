@@ -6,6 +6,8 @@
  * as in a cost model, so that both converge together. */
 #define SPEED 24.0
 #define FASTER 1.3
+/* Rounds in a row, all slower or all faster by more than FASTER, that show a new speed. */
+#define SUDDEN 4
 /* Rounds over which a lasting speed becomes the usual one. Slow rounds deviate further than fast ones, so the
  * slowness would otherwise rise forever. */
 #define USUAL 1024.0
@@ -15,8 +17,6 @@
 #define PLAN_WEIGHT 8.0
 /* Weight kept of the measured rate of an earlier session, in rounds. */
 #define N_CERTAIN 16.0
-/* Seconds of a round are clipped to so many times the expectation. */
-#define OUTLIER 3.0
 
 sd_expert_reads sd_expert_reads_of(const sd_config* c) {
     const sd_experts* e = &c->experts;
@@ -76,6 +76,15 @@ static void follow_speed(sd_throughput* t, int n_rows, double seconds, double ex
     if (t->starting || sd_cost_model_seen(&t->target, n_rows, n_rows) < 3.0 || expected_draft_s < 0.0) return;
     double expected = sd_cost_model_seconds(&t->target, n_rows) + expected_draft_s;
     double ratio = seconds / (expected * t->slowness);
+    int side = (ratio > FASTER) - (ratio < 1.0 / FASTER);
+    if (side * t->n_apart <= 0) t->n_apart = 0, t->nearest = ratio;
+    t->nearest = side > 0 ? fmin(t->nearest, ratio) : fmax(t->nearest, ratio);
+    t->n_apart += side;
+    if (t->n_apart == SUDDEN || t->n_apart == -SUDDEN) {
+        t->slowness *= t->nearest;
+        t->n_apart = 0;
+        return;
+    }
     t->slowness *= 1.0 + (fmin(FASTER, fmax(1.0 / FASTER, ratio)) - 1.0) / SPEED - log(t->slowness) / USUAL;
 }
 
@@ -88,9 +97,9 @@ void sd_throughput_measure(sd_throughput* t, int n_rows, double draft_s, double 
     t->starting = 0;
 }
 
-void sd_throughput_add(sd_throughput* t, int n_rows, int n_tokens, double draft_s, double rest_s) {
-    double keep = 1.0 - 1.0 / ROUNDS, most_s = OUTLIER * sd_cost_model_seconds(&t->target, n_rows);
+void sd_throughput_add(sd_throughput* t, int n_rows, int n_tokens, double draft_s) {
+    double keep = 1.0 - 1.0 / ROUNDS;
     t->tokens = keep * t->tokens + n_tokens;
-    t->seconds = keep * t->seconds + draft_s + fmin(rest_s / t->slowness, most_s);
+    t->seconds = keep * t->seconds + draft_s + sd_cost_model_seconds(&t->target, n_rows);
     t->n_drafted = keep * t->n_drafted + 1.0;
 }

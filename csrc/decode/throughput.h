@@ -15,6 +15,9 @@ typedef struct sd_throughput {
     /* Slowness of the machine now, relative to usual. All seconds below are measured seconds divided by
      * it. */
     double slowness;
+    /* Rounds in a row that were slower than expected (> 0) or faster (< 0), and the least of their ratios. */
+    int n_apart;
+    double nearest;
     /* Seconds of a round from the target's forward pass on, by rows of the batch. */
     sd_cost_model target;
     /* Tokens and seconds of the last rounds with drafting, and the weight of these rounds. */
@@ -56,5 +59,7 @@ double sd_throughput_gain(const sd_throughput* throughput);
 void sd_throughput_measure(sd_throughput* throughput, int n_rows, double draft_s, double rest_s,
                            double expected_draft_s);
 
-/* Learn from a round that drafted, for draft_s seconds at the machine's usual speed, and added n_tokens. */
-void sd_throughput_add(sd_throughput* throughput, int n_rows, int n_tokens, double draft_s, double rest_s);
+/* Learn from a round that drafted, for draft_s seconds at the machine's usual speed, and added n_tokens. Its
+ * other seconds are those of the cost model, so that λ and the costs that it weighs agree however noisy times
+ * are. */
+void sd_throughput_add(sd_throughput* throughput, int n_rows, int n_tokens, double draft_s);

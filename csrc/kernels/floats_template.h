@@ -76,6 +76,15 @@ static void NAME(multiply)(int n, float* x, const float* y) {
     FOR_EACH_16(n, i, m) STORE(x, i, m, v_mul(LOAD(x, i, m), LOAD(y, i, m)));
 }
 
+static void NAME(convolve)(int n, int width, const float* const* x, const float* weights, ptrdiff_t ldw,
+                           const float* bias, float* y) {
+    FOR_EACH_16(n, i, m) {
+        vec sum = bias ? LOAD(bias, i, m) : v_set1(0.0f);
+        for (int k = 0; k < width; k++) sum = v_fma(LOAD(x[k], i, m), LOAD(weights + k * ldw, i, m), sum);
+        STORE(y, i, m, sum);
+    }
+}
+
 /* exp(x) for low ≤ x ≤ 88: x = n·ln 2 + r, |r| ≤ ln 2 / 2; a degree-5 polynomial in r after Cephes' expf
  * (error below 2 ulp), times 2^n. */
 #define LOWEST_EXP -87.3f
@@ -344,6 +353,7 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(softcap);
     SET(clamp);
     SET(multiply);
+    SET(convolve);
     SET(gated_step);
     SET(decay);
     SET(unit_length);

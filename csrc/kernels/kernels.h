@@ -191,6 +191,11 @@ typedef struct sd_kernels {
     void (*clamp)(int n, float* x, float limit);
     /* x *= y, both [n] f32. */
     void (*multiply)(int n, float* x, const float* y);
+    /* y[i] = fma(x[w − 1][i], weights[w − 1][i], … fma(x[0][i], weights[0][i], bias[i] or +0)), w = width:
+     * x [width] rows of n f32, borrowed; weights [width] rows of n, ldw apart; bias NULL: none. y [n] may be
+     * one of x. */
+    void (*convolve)(int n, int width, const float* const* x, const float* weights, ptrdiff_t ldw,
+                     const float* bias, float* y);
     /* One step of a gated recurrent unit: state = fma(z, state − c, c) with r = sigmoid(x[i] + h[i]),
      * z = sigmoid(x[n + i] + h[n + i]) and c = tanh(fma(r, h[2n + i], x[2n + i])). x, h [3 · n], state [n]
      * f32, in place; the others do not overlap it. */

@@ -128,6 +128,6 @@ PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
         &a->throughput, n_all, r.draft_s, rest_s,
         r.n_asked ? sd_drafter_policy_expects(&a->drafter, &a->throughput, r.n_asked, r.n_steps) : 0.0);
     double draft_s = sd_drafter_policy_end(&a->drafter, &a->throughput, &r);
-    if (r.n_asked || r.n_rows > n_open) sd_throughput_add(&a->throughput, n_all, r.n_tokens, draft_s, rest_s);
+    if (r.n_asked || r.n_rows > n_open) sd_throughput_add(&a->throughput, n_all, r.n_tokens, draft_s);
     return Py_NewRef(Py_None);
 }

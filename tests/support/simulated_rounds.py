@@ -24,7 +24,8 @@ class World:
     reading: tuple[float, float] = (0.0, 0.0)
     """Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
     row is not among those of another."""
-    noise: float = 0.05  # of the logarithm of every time; one round in 50 takes three times as long
+    noise: float = 0.05  # of the logarithm of every time
+    accidents: float = 0.02  # share of the times that are three times as long
     extra_tokens: int = 0
     """Extra query tokens after every row of a round that drafts: so many draft tokens there are at most, and
     none after a round that did not draft."""
@@ -100,7 +101,7 @@ class Play:
 
     def _noise(self) -> float:
         usual = float(np.exp(self._rng.normal(0.0, self.world.noise)))
-        return usual * (3.0 if self.world.noise and self._rng.random() < 0.02 else 1.0)
+        return usual * (3.0 if self.world.noise and self._rng.random() < self.world.accidents else 1.0)
 
     def _chain(self, drafting: int) -> tuple[tuple[list[float], int, int, float], float]:
         """(confidences, accepted tokens, depth of the rejected one or 0, its confidence); expected tokens."""

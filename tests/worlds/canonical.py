@@ -85,6 +85,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "heads-by-layer-whole-norms-buckets": LLAMA
     | {"n_heads": [2, 9, 6], "n_kv_heads": [1, 3, 6], "d_heads": [24, 8, 33], "qk_norm": "whole",
        "position": "none", "relative_buckets": [0, 1, 2, 5, 20], "relative_bias_by_layer": True},
+    "convolution": LLAMA
+    | {"mixers": ["convolution", "attention", "convolution"], "conv_width": 3, "qk_norm": "head"},
+    "convolution-wide-biases-windows": LLAMA
+    | {"mixers": ["attention", "convolution", "attention"], "conv_width": 7, "conv_bias": True,
+       "mixer_bias": True, "norm_position": "both", "windows": [9, 0, 0], "d_model": 50,
+       "residual_scale": 0.7},
 }  # fmt: skip
 
 _EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}

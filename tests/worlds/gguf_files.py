@@ -49,6 +49,12 @@ def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mappin
     return {name: array + np.float32(1) if name.endswith("norm.weight") else array}
 
 
+def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Give corrections the converter's name and shape."""
+    name = name.replace("correction_bias", "correction.bias")
+    return {name: array.reshape(-1) if name.endswith("correction.bias") else array}
+
+
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Transpose GPT-2's Conv1D."""
     return {name: array.T if array.ndim == 2 and ".c_" in name else array}
@@ -83,6 +89,13 @@ class Case:
 
 _PLAIN = {"rope_scaling": ..., "rope_parameters": ..., "sliding_window": ..., "layer_types": ...}
 _MOE = {"expert_count": 4, "expert_used_count": 2}
+_CORRECTED = _MOE | {"expert_feed_forward_length": 8, "expert_gating_func": 2}
+_DEEPSEEK = _CORRECTED | {
+    "leading_dense_block_count": 1,
+    "expert_shared_count": 1,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 2.5,
+}
 
 CASES = {
     "llama": Case("llama", "LlamaForCausalLM", _PLAIN, change=turned),
@@ -158,6 +171,19 @@ CASES = {
     "mpt": Case("mpt", "MptForCausalLM", keys={"attention.max_alibi_bias": 8.0, "attention.clamp_kqv":
         1.0}),
     "falcon": Case("falcon", "FalconForCausalLM", change=heads_apart),
+    "glm4moe": Case("glm4moe", "Glm4MoeForCausalLM", keys=_DEEPSEEK | {"rope.dimension_count": 4},
+        change=corrected),
+    "glm4moe groups": Case("glm4moe", "Glm4MoeForCausalLM", {"n_group": 2, "topk_group": 1, "norm_topk_prob":
+        False, "use_qk_norm": False}, _DEEPSEEK | {"rope.dimension_count": 4, "expert_group_count": 2,
+        "expert_group_used_count": 1, "expert_weights_norm": False}, corrected),
+    "ernie4_5-moe": Case("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", keys=_MOE | {"expert_shared_count": 1,
+        "expert_feed_forward_length": 8, "leading_dense_block_count": 1, "interleave_moe_layer_step": 1,
+        "rope.freq_base": 5e5}, change=corrected),
+    "minimax-m2": Case("minimax-m2", "MiniMaxM2ForCausalLM", keys=_CORRECTED | {"rope.dimension_count": 4,
+        "expert_feed_forward_length": 24, "rope.freq_base": 5e6}, change=corrected),
+    "dots1": Case("dots1", "Dots1ForCausalLM", keys=_DEEPSEEK, change=corrected),
+    "exaone-moe": Case("exaone-moe", "ExaoneMoeForCausalLM", keys=_DEEPSEEK | {"attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [True, False]}, change=corrected),
     "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
         "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
         "attention.sliding_window": 6, "rope.freq_base": 150000.0}),
@@ -177,7 +203,14 @@ _COMMON = {
 }  # fmt: skip
 
 
-_EPS_OF_1E_5 = ("phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "exaone4", "ernie4_5", "arcee")
+_LAYER_NORM = (
+    "phi2", "olmo", "stablelm", "starcoder", "starcoder2", "command-r", "cohere2", "gpt2", "gptneox", "bloom",
+    "mpt", "falcon", "nemotron", "jais2",
+)  # fmt: skip
+_LARGER_EPSILON = (
+    "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe", "exaone4",
+    "ernie4_5", "arcee",
+)  # fmt: skip
 
 
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,10 +230,8 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     if "attention.key_length" in found:
         found["attention.value_length"] = found["attention.key_length"]
     found.setdefault("context_length", 32)
-    names = ("gemma", "llama", "qwen", "phi3", "olmo2", "olmoe", "smollm3", "granite", "t5", "gpt-oss")
-    names += ("hunyuan", "seed_oss", "exaone", "chatglm", "glm4", "ernie4_5", "arcee")
-    rms = case.architecture.startswith(names)
-    eps = 1e-5 if case.architecture in _EPS_OF_1E_5 else 1e-6
+    rms = case.architecture not in _LAYER_NORM
+    eps = 1e-5 if case.architecture in _LARGER_EPSILON else 1e-6
     if case.architecture in ("chatglm", "glm4"):
         eps = 1.5625e-7
     if case.name == "MixtralForCausalLM":

@@ -276,7 +276,7 @@ static void end_round(ensemble_drafter* d) {
             d->inners[i].round.n_tokens = d->n_tokens;
             draft_s += sd_drafter_policy_end(&d->inners[i].policy, &d->throughput, &d->inners[i].round);
         }
-        if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s, rest_s);
+        if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s);
     }
     d->n_tokens = d->n_rows = d->n_observed = 0;
     d->verified = 0.0;

@@ -43,12 +43,15 @@ static void lay_out(sd_cache* c) {
     c->parents = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->parents);
     c->depths = sd_arena_take(&c->arena, (size_t)c->n_slots, sizeof *c->depths);
     c->layers = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->layers);
+    c->states = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->states);
     for (int i = 0; i < c->n_layer; i++) {
-        int n_slots = slots_of_layer(c, i);
-        sd_key_values kv = sd_key_values_take(&c->arena, c->model->numbers.cache, config->layers[i].n_kv_head,
-                                              config->layers[i].d_head, n_slots);
-        if (c->layers) c->layers[i] = kv;
-        if (n_slots < c->n_window_slots) c->n_window_slots = n_slots;
+        const sd_layer_config* own = &config->layers[i];
+        int n_slots = slots_of_layer(c, i), n_kv_head = sd_attends(own) ? own->n_kv_head : 0;
+        sd_key_values kv =
+            sd_key_values_take(&c->arena, c->model->numbers.cache, n_kv_head, own->d_head, n_slots);
+        sd_layer_state state = sd_layer_state_take(&c->arena, config, i, c->n_tree);
+        if (c->layers) c->layers[i] = kv, c->states[i] = state;
+        if (sd_attends(own) && n_slots < c->n_window_slots) c->n_window_slots = n_slots;
     }
     size_t d_model = (size_t)config->d_model;
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
@@ -56,13 +59,14 @@ static void lay_out(sd_cache* c) {
         sd_arena_take(&c->arena, (size_t)c->n_slots, (size_t)c->captures.n * d_model * sizeof *c->captured);
 }
 
-sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_tree, int n_hidden,
                        const sd_captures* captures) {
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
     if (slice > padded) slice = padded;
     return SD_MAKE(sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
-                   .n_nodes = n_nodes > slice ? n_nodes : slice, .n_window_slots = padded,
+                   .n_nodes = n_tree > slice ? n_tree : slice, .n_tree = n_tree,
+                   .n_ring = sd_all_attend(c) ? 0 : sd_ring_rows(c, n_tree), .n_window_slots = padded,
                    .n_through = c->n_layer, .n_hidden = n_hidden,
                    .captures = captures ? *captures : (sd_captures){0});
 }
@@ -74,9 +78,9 @@ sd_status sd_cache_reserve(sd_cache* cache) {
     return SD_ARENA_BUILD(&cache->arena, lay_out(cache));
 }
 
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_tree, int n_hidden,
                           const sd_captures* captures) {
-    *cache = sd_cache_plan(model, n_slots, n_nodes, n_hidden, captures);
+    *cache = sd_cache_plan(model, n_slots, n_tree, n_hidden, captures);
     return sd_cache_reserve(cache);
 }
 
@@ -102,12 +106,22 @@ void sd_cache_set_model(sd_cache* cache, const sd_model* model) {
 /* Do some layers have fewer slots than the cache? */
 static int has_windows(const sd_cache* c) { return c->n_window_slots < c->n_slots; }
 
-sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx) {
+/* A text of fewer than `low` tokens lacks what its next token would attend to. */
+static void raise_low(sd_cache* cache, int low) {
+    if (low > cache->n_low) cache->n_low = low;
+}
+
+sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_commit,
+                        int n_ctx) {
     int end = cache->n_pending + n;
     SD_FAIL_IF(n < 0 || n > cache->n_slots || cache->n_committed + end > cache->n_slots, SD_ERR_CONTEXT,
                "%d tokens and %d nodes do not fit a cache of %d", cache->n_committed, end, cache->n_slots);
     SD_FAIL_IF(has_windows(cache) && end > cache->n_nodes, SD_ERR_CONTEXT,
                "%d nodes, expected at most %d in a cache with sliding windows", end, cache->n_nodes);
+    SD_FAIL_IF(cache->n_ring > 0 && end - n_commit > cache->n_tree, SD_ERR_CONTEXT,
+               "%d nodes, expected at most %d in a cache with layers without attention", end - n_commit,
+               cache->n_tree);
+    assert(n_commit == 0 || cache->n_pending == 0);
     for (int i = 0; i < n; i++) {
         int node = cache->n_pending + i, parent = parents[i];
         SD_FAIL_IF(parent < -1 || parent >= node, SD_ERR_VALUE,
@@ -123,8 +137,9 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     }
     cache->n_pending = end;
     /* new slots may overwrite what texts that end before `low` attend to */
-    int low = cache->n_committed + end - 2 * cache->n_nodes;
-    if (cache->n_committed + end > cache->n_window_slots && low > cache->n_low) cache->n_low = low;
+    end += cache->n_committed;
+    if (end > cache->n_window_slots) raise_low(cache, end - 2 * cache->n_nodes);
+    if (cache->n_ring > 0 && end > cache->n_ring) raise_low(cache, end - 2 * cache->n_tree);
     return SD_OK;
 }
 
@@ -154,11 +169,20 @@ static void move_slot(const sd_cache* c, int from, int to) {
     copy_captured(c, to, c, from);
     for (int layer = 0; layer < c->n_layer; layer++)
         sd_key_values_copy_slot(&c->layers[layer], from, &c->layers[layer], to);
+    for (int layer = 0; layer < c->n_layer && c->n_ring > 0; layer++)
+        sd_layer_state_copy_slot(&c->states[layer], from, &c->states[layer], to);
 }
 
+/* Drop all pending nodes, and the text too if they have overwritten what it needs. */
 static void clear(sd_cache* c) {
     c->n_pending = c->n_waiting = 0;
     c->n_through = c->n_layer;
+    if (c->n_committed < c->n_low) c->n_committed = c->n_prompt = c->n_low = 0;
+}
+
+void sd_cache_take_back(sd_cache* c, int n) {
+    c->n_pending -= n;
+    if (c->n_committed < c->n_low) clear(c);
 }
 
 static sd_status check_finished(const sd_cache* c) {
@@ -216,10 +240,22 @@ static int is_whole(const sd_cache* from, int layer, int n_slots, int n) {
     return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_low == 0);
 }
 
-/* How far back a copy of n tokens, in a cache of n_nodes, can be cut in layers whose slots have been
- * overwritten. */
+/* How far back a copy of n tokens, in a cache for n_nodes pending ones, can be cut in layers whose slots have
+ * been overwritten. */
 static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
     return n - 2 * n_nodes > from->n_low ? n - 2 * n_nodes : from->n_low;
+}
+
+/* Copy what texts of `low` tokens or more need of the first n slots' states. Returns `low`, or 0 if all slots
+ * are intact. */
+static int copy_states(sd_cache* to, const sd_cache* from, int n) {
+    if (to->n_ring == 0) return 0;
+    int whole = n <= to->n_ring && from->n_low == 0, low = whole ? 0 : low_of_copy(from, n, to->n_tree);
+    int first = low - to->model->config.mixers.conv_width + 1;
+    for (int layer = 0; layer < to->n_layer; layer++)
+        for (int slot = first > 0 ? first : 0; slot < n; slot++)
+            sd_layer_state_copy_slot(&from->states[layer], slot, &to->states[layer], slot);
+    return low;
 }
 
 /* Copy the first n slots from another cache. From a layer with overwritten slots copy those that texts of
@@ -240,6 +276,7 @@ static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
             sd_key_values_copy_slot(&from->layers[layer], slot, &to->layers[layer], slot);
     }
     to->n_low = whole ? 0 : low;
+    raise_low(to, copy_states(to, from, n));
     to->n_committed = n;
     to->n_prompt = from->n_prompt < n ? from->n_prompt : of_prompt(to->model, n);
     clear(to);
@@ -269,7 +306,7 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
 static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
-    SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures));
+    SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures));
     sd_cache_set_source(copy, cache->encoded);
     if (cache->n_committed > 0) copy_slots(copy, cache, cache->n_committed);
     return SD_OK;
@@ -278,18 +315,22 @@ sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
 size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_encoded_bytes(cache->encoded); }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
-    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures);
+    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures);
     lay_out(&copy); /* without memory: only counts */
     return copy.arena.used + sd_encoded_bytes(cache->encoded);
 }
 
 int sd_cache_copy_low(const sd_cache* cache) {
-    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->captures);
-    int n = cache->n_committed;
+    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures);
+    int n = cache->n_committed, low = 0;
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))
-            return low_of_copy(cache, n, copy.n_nodes);
-    return 0;
+            low = low_of_copy(cache, n, copy.n_nodes);
+    if (copy.n_ring > 0 && (n > copy.n_ring || cache->n_low > 0)) {
+        int of_states = low_of_copy(cache, n, copy.n_tree);
+        if (of_states > low) low = of_states;
+    }
+    return low;
 }
 
 int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {

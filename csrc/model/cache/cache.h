@@ -2,7 +2,9 @@
  *
  * A layer with a sliding window has slots for the window, the pending nodes and as many tokens more: slot s
  * of the cache is slot s % n of a layer with n slots. So a text can be cut back by some tokens, or to
- * nothing; further back its windows are overwritten.
+ * nothing; further back its windows are overwritten. A layer without attention keeps a state instead
+ * (layer_state.h), with the same effect. Rows that a pass commits, as those of prompts, may overwrite it
+ * before they are committed: where they are dropped, the cache loses its text.
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes under verification are
  * pending: node i is in slot n_committed + i, at position n_committed + depth. keep(path) moves the accepted
@@ -18,6 +20,7 @@
 
 #include "config.h"
 #include "key_values.h"
+#include "layer_state.h"
 #include "status.h"
 
 /* Hidden states kept with the tokens of a cache, for drafts that use them. A hidden state is named by the
@@ -50,6 +53,8 @@ typedef struct sd_cache {
     int n_slots;        /* Capacity, a multiple of SD_PANEL. */
     int n_window_slots; /* Slots of the layer with the fewest. */
     int n_nodes;        /* Pending nodes that fit the layers with windows. */
+    int n_tree;         /* The same without rows that their pass commits. */
+    int n_ring;         /* Slots of the layers without attention; 0: there are none. */
     int n_committed;    /* Committed tokens. */
     int n_low;          /* The text can be cut back to this many tokens, or to none. */
     /* Leading tokens read as a prompt, in whole slices if bits depend on slices. If prompts have their own
@@ -64,7 +69,8 @@ typedef struct sd_cache {
     int32_t* depths;  /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
     /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
     sd_key_values* layers;
-    int n_hidden; /* Capacity for pending nodes that wait to be finished. */
+    sd_layer_state* states; /* [n_layer] of the layers without attention */
+    int n_hidden;           /* Capacity for pending nodes that wait to be finished. */
     /* Leading pending nodes that wait to be finished: after n_through layers or, if n_through = n_layer, for
      * the head alone. */
     int n_waiting;
@@ -95,10 +101,10 @@ int sd_cache_chain(const sd_cache* cache);
 /* Add the last n tokens, a prompt slice that was just committed, to n_prompt. */
 void sd_cache_count_prompt(sd_cache* cache, int n);
 
-/* Plan a cache for up to `n_slots` tokens and nodes of `model`; at most n_nodes (at least a slice) are
- * pending at once, and n_hidden of them may wait to be finished. captures, borrowed: hidden states to keep;
+/* Plan a cache for up to `n_slots` tokens and nodes of `model`; at most n_tree are pending at once, besides a
+ * slice of a prompt, and n_hidden of them may wait to be finished. captures, borrowed: hidden states to keep;
  * NULL: none. The cache has no memory and no text yet. */
-sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_tree, int n_hidden,
                        const sd_captures* captures);
 
 /* Allocate the memory of a planned cache, which owns it, before its first text; does nothing if it is
@@ -106,7 +112,7 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hi
 sd_status sd_cache_reserve(sd_cache* cache);
 
 /* Plan a cache and allocate its memory. */
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_tree, int n_hidden,
                           const sd_captures* captures);
 void sd_cache_free(sd_cache* cache);
 
@@ -121,8 +127,13 @@ void sd_cache_set_source(sd_cache* cache, sd_encoded* encoded);
 void sd_cache_set_model(sd_cache* cache, const sd_model* model);
 
 /* Append pending nodes: parents [n] of tokens [n] are indices of pending nodes, earlier ones included, or -1.
- * Refuses a parent that is not earlier, and more nodes than slots or positions. */
-sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx);
+ * The first n_commit will be committed: a chain after the text, without pending nodes before it. Refuses a
+ * parent that is not earlier, and more nodes than slots or positions. */
+sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_commit,
+                        int n_ctx);
+
+/* Remove the last n pending nodes, which were not computed. */
+void sd_cache_take_back(sd_cache* cache, int n);
 
 /* Commit the pending nodes path [n_path], each the parent of the next and the first without one, and drop all
  * others. n_path 0 drops all. Without pending nodes nothing happens, so a repeated call is harmless. Refuses

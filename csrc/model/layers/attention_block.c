@@ -302,14 +302,12 @@ static void apply_gates(void* argument, int thread, int first, int end) {
     }
 }
 
-/* w->qkv = input · matrixᵀ + bias. */
-static void project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
+void sd_pass_project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
     sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = matrix, .bias = bias, .n_rows = pass->n_rows,
                                    .x = input, .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
 }
 
-/* Project w->attended back and add it to the residual stream. */
-static void project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm) {
+void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm) {
     sd_workspace* w = pass->w;
     sd_pass_prepare(pass, matrix, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
@@ -388,23 +386,23 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_layer_config* own = &c->layers[i];
     block b = {.pass = pass, .layer = i, .attended = SD_ATTEND_TEXT};
-    project(pass, &layer->qkv, layer->qkv_bias, input);
+    sd_pass_project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
     if (pass->n_stored > 0 && i == c->n_layer - 1) end_rows(pass, own, &b);
     if (pass->n_rows == 0) return;
     attend(pass, own, &b);
     if (c->attn_gate != SD_ATTN_GATE_NONE) sd_pass_loop_rows(pass, pass->n_rows, apply_gates, &b);
-    project_back(pass, &layer->attn_out, layer->attn_out_bias,
-                 (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
+    sd_pass_project_back(pass, &layer->attn_out, layer->attn_out_bias,
+                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }
 
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     block b = {.pass = pass, .layer = i, .attended = SD_ATTEND_SOURCE};
-    project(pass, &layer->cross_q, layer->cross_q_bias, input);
+    sd_pass_project(pass, &layer->cross_q, layer->cross_q_bias, input);
     const sd_layer_config* own = config_of(&b);
     attend_to_keys(pass, own, &b);
-    project_back(pass, &layer->cross_out, layer->cross_out_bias,
-                 (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
+    sd_pass_project_back(pass, &layer->cross_out, layer->cross_out_bias,
+                         (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

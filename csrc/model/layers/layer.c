@@ -32,7 +32,10 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
                             w->prepared);
         else if (attn_input == w->prepared)
             sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
-        sd_attention_block_run(pass, i, attn_input);
+        if (sd_attends(&c->layers[i]))
+            sd_attention_block_run(pass, i, attn_input);
+        else
+            sd_mixer_run(pass, i, attn_input);
         if (pass->n_rows == 0) return;
         if (c->encoder) {
             sd_norm_weights cross_norm = {layer->cross_norm, layer->cross_norm_bias};

@@ -12,8 +12,17 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped);
  * which is overwritten. */
 void sd_attention_block_run(sd_pass* pass, int i, const void* input);
 
+/* The same for a layer without attention (convolution.c): project the input, mix, project back and add to the
+ * residual stream. Convolution inputs go to the caches of the branches. */
+void sd_mixer_run(sd_pass* pass, int i, const void* input);
+
 /* The same for attention to the sources of the branches' caches. */
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input);
+
+/* w->qkv = input · matrixᵀ + bias; and w->attended projected back and added to the residual stream, with a
+ * norm as in sd_pass_add_product. */
+void sd_pass_project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input);
+void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm);
 
 /* hidden += feed-forward block of a layer, for all rows of the pass. input: the rows, prepared; if they are
  * normalized, w->normed holds them unprepared. */

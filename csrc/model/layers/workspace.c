@@ -14,12 +14,15 @@ static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
     size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model,
-           d_q = (size_t)sd_widest(c, sd_query_width), inputs = d_model > d_q ? d_model : d_q;
+           d_q = (size_t)sd_widest(c, sd_query_width);
     int n_projected = 0;
     for (int i = 0; i < c->n_layer; i++) {
         int outputs = sd_qkv_outputs(c, &c->layers[i]);
+        size_t width = (size_t)sd_mixer_width(c, &c->layers[i]);
         if (outputs > n_projected) n_projected = outputs;
+        if (width > d_q) d_q = width;
     }
+    size_t inputs = d_model > d_q ? d_model : d_q;
     w->ld_qkv = row_stride(n_projected);
     w->ld_update = row_stride(c->d_model);
     w->ld_logits = row_stride(w->n_vocab > c->n_vocab ? w->n_vocab : c->n_vocab);

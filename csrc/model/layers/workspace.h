@@ -24,6 +24,10 @@ typedef struct sd_branch {
     /* The first n_stored of the new nodes end in the last layer, once it has stored their keys and values.
      * The rows of the pass are then those of the others (sd_forward_may_end). */
     int n_stored;
+    /* The first n_commit of the new nodes are a chain after the text that the caller will commit, unless the
+     * pass fails or their numbers are not finite. A cache with layers without attention then has no text
+     * left. */
+    int n_commit;
     /* For a model that reads features (config.h): those of the new nodes, [n_new, features.width], or [n_new,
      * d_model] from the model itself; borrowed. NULL: none. */
     const float* features;
@@ -69,7 +73,7 @@ typedef struct sd_workspace {
     const float** row_features;
     float *given, *joined;
     float* qkv;           /* [max_rows, panels of the widest qkv matrix] */
-    float* attended;      /* [max_rows, n_head · d_head of the layer that runs] */
+    float* attended;      /* [max_rows, inputs of attn_out of the layer that runs] */
     void* activated;      /* max_rows rows of d_ff, prepared for mlp_down */
     float* update;        /* [max_rows, panels of d_model] */
     float* logits;        /* [max_logits, ld_logits] result */

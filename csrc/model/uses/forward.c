@@ -160,7 +160,7 @@ static void set_up_rows(sd_workspace* w, const sd_branch* branch, int row) {
 
 /* Remove the new nodes of the first n branches from the pending ones. */
 static void take_back(const sd_pass* pass, int n) {
-    for (int b = 0; b < n; b++) pass->branches[b].cache->n_pending -= pass->branches[b].n_new;
+    for (int b = 0; b < n; b++) sd_cache_take_back(pass->branches[b].cache, pass->branches[b].n_new);
 }
 
 static sd_status append(const sd_pass* pass) {
@@ -168,7 +168,7 @@ static sd_status append(const sd_pass* pass) {
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
         sd_status status = sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new,
-                                         w->model->config.n_ctx);
+                                         branch->n_commit, w->model->config.n_ctx);
         if (status != SD_OK) {
             take_back(pass, b);
             return status;
@@ -238,8 +238,10 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches)
 }
 
 int sd_forward_may_end(const sd_workspace* w, const sd_cache* cache) {
-    return w->model->config.parallel == SD_PARALLEL_NO && !sd_prompts_in_slices(w->model) &&
-           cache->captures.n == 0 && w->input_sums == NULL && w->adaptation.of_row == NULL;
+    const sd_config* c = &w->model->config;
+    return c->parallel == SD_PARALLEL_NO && sd_attends(&c->layers[c->n_layer - 1]) &&
+           !sd_prompts_in_slices(w->model) && cache->captures.n == 0 && w->input_sums == NULL &&
+           w->adaptation.of_row == NULL;
 }
 
 sd_status sd_forward_prompt(sd_workspace* w, const sd_branch* branches, int n_branches) {
@@ -478,17 +480,20 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
                         .tokens = tokens + *n_done,
                         .parents = parents,
                         .n_new = n_here,
+                        .n_commit = n_here,
                         /* with OpenBLAS the bits of a row may depend on the rows next to it */
                         .n_logits = all || (last && blas) ? n_here : last};
     if (sd_forward_may_end(w, cache)) branch.n_stored = n_here - branch.n_logits;
     sd_status status = sd_forward_prompt(w, &branch, 1);
-    if (status != SD_OK) return status;
-    if (w->name && !sd_forward_is_finite(w, 0)) {
+    if (status == SD_OK && w->name && !sd_forward_is_finite(w, 0)) {
         status = sd_forward_fail(w, 0);
         sd_cache_keep(cache, NULL, 0);
+    }
+    if (status == SD_OK) status = sd_cache_keep(cache, path, n_here);
+    if (status != SD_OK) {
+        if (cache->n_committed == 0) *n_done = 0;
         return status;
     }
-    SD_TRY(sd_cache_keep(cache, path, n_here));
     sd_cache_count_prompt(cache, n_here);
     *n_done += n_here;
     return SD_OK;

@@ -71,7 +71,8 @@ typedef enum sd_prompt_logits { SD_LOGITS_NONE, SD_LOGITS_LAST, SD_LOGITS_ALL } 
  * the tokens already read; one call computes one slice, of no more tokens than the workspace has rows of
  * logits if all logits are wanted. They are left in workspace->logits: a row per token or, if the prompt ends
  * with the slice, n_last_logits rows, the last of them for the last token. All rows are checked if the
- * workspace has a name. */
+ * workspace has a name. After a failure the cache has the text from before the call or, in a model with
+ * layers without attention, may have none; *n_done is then 0. */
 sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, sd_prompt_logits logits);
 
@@ -120,5 +121,5 @@ static inline int sd_prefill_done(const sd_prefill* prefill) { return prefill->n
  * changes a bit of a text. Tokens of several slices are divided evenly.
  *
  * A text or source with non-finite numbers fails alone (`failure`). Any other failure is the call's; no cache
- * has read anything then. */
+ * has read anything then, and texts in a model with layers without attention may start again. */
 sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* caches, sd_prefill* prefills, int n);

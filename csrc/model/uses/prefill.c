@@ -145,12 +145,15 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         sd_branch* branch = &branches[n_branches];
         *branch = SD_MAKE(sd_branch, .cache = &caches[i], .tokens = prefill->text + prefill->n_read,
                           .parents = parents, .n_new = n_here);
-        if (sd_forward_may_end(w, &caches[i])) branch->n_stored = n_here - reads_root(branch, prefill);
+        branch->n_commit = n_here - reads_root(branch, prefill);
+        if (sd_forward_may_end(w, &caches[i])) branch->n_stored = branch->n_commit;
         read[n_branches++] = i;
         n_left -= n_here;
     }
     if (n_branches == 0) return check_done(prefills, n);
     status = sd_forward_prompt(w, branches, n_branches);
+    for (int b = 0; b < n_branches && status != SD_OK; b++)
+        if (branches[b].cache->n_committed < prefills[read[b]].n_read) prefills[read[b]].n_read = -1;
     for (int b = 0, row = 0; b < n_branches && status == SD_OK; b++) {
         row += branches[b].n_new - branches[b].n_stored;
         finite[b] = w->name == NULL || sd_forward_is_finite(w, b);

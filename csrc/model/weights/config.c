@@ -221,6 +221,15 @@ static sd_status check_encoder(const sd_config* c) {
     return SD_OK;
 }
 
+static sd_status check_mixers(const sd_config* c) {
+    if (sd_all_attend(c)) return SD_OK;
+    SD_TRY(sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH));
+    REFUSE_IF(c->parallel != SD_PARALLEL_NO || c->features.use != SD_FEATURE_NONE || c->bidirectional ||
+                  c->encoder != NULL,
+              "mixers has layers without attention, expected no parallel halves, features or encoder");
+    return SD_OK;
+}
+
 sd_status sd_config_check(const sd_config* c) {
     SD_TRY(check_sizes(c));
     SD_TRY(check_heads(c));
@@ -229,6 +238,7 @@ sd_status sd_config_check(const sd_config* c) {
     SD_TRY(check_experts(c));
     SD_TRY(check_switches(c));
     SD_TRY(check_features(c));
+    SD_TRY(check_mixers(c));
     if (c->bidirectional) SD_TRY(check_bidirectional(c));
     return c->encoder ? check_encoder(c) : SD_OK;
 }

@@ -98,9 +98,28 @@ typedef struct sd_rotation {
     double factor;          /* of cosines and sines: 1, or the attention factor of a scaling */
 } sd_rotation;
 
+/* What mixes a layer's rows with those before them, in the first half of the layer. */
+typedef enum sd_mixer {
+    SD_MIXER_ATTENTION,
+    SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
+    SD_N_MIXERS
+} sd_mixer;
+
+/* Most inputs of a convolution. */
+#define SD_MOST_CONV_WIDTH 16
+
+/* Sizes of the layers without attention; they agree in all layers of a model. */
+typedef struct sd_mixer_sizes {
+    int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
+    int conv_bias;  /* does the convolution have a bias? */
+    int bias;       /* do the projections into and out of the mixer? */
+} sd_mixer_sizes;
+
 /* Settings that may differ between layers. */
 typedef struct sd_layer_config {
-    int n_head, n_kv_head, d_head; /* heads of queries; of keys and values; dimensions of each */
+    sd_mixer mixer;
+    int n_head, n_kv_head, d_head; /* heads of queries; of keys and values; dimensions of each; the model's
+                                    * in layers without attention, which do not use them */
     int window;                    /* positions that a row attends to, including its own; 0: all */
     int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale;             /* factor of query · key */
@@ -144,6 +163,7 @@ typedef struct sd_config {
     double query_growth;
     int query_span;
     sd_experts experts;
+    sd_mixer_sizes mixers;
     /* [n_head] slopes: a score falls by slope · distance; NULL: none. All layers have as many heads. */
     const float* alibi;
     int n_buckets;            /* distance buckets, each with a learned score bias per head; 0: none */
@@ -195,6 +215,28 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
         if (of_layer > widest) widest = of_layer;
     }
     return widest;
+}
+
+/* Does a layer have attention, and so keys and values? */
+static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
+
+/* Of a layer without attention: outputs of its input projection, channels of its convolution, and inputs of
+ * its output projection. */
+static inline int sd_mixer_outputs(const sd_config* c, const sd_layer_config* layer) {
+    return layer->mixer == SD_MIXER_CONVOLUTION ? 3 * c->d_model : 0;
+}
+static inline int sd_mixer_channels(const sd_config* c, const sd_layer_config* layer) {
+    return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
+}
+static inline int sd_mixer_width(const sd_config* c, const sd_layer_config* layer) {
+    return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
+}
+
+/* Do all layers have attention? */
+static inline int sd_all_attend(const sd_config* config) {
+    int n = 0;
+    while (n < config->n_layer && sd_attends(&config->layers[n])) n++;
+    return n == config->n_layer;
 }
 
 /* Do scores have a bias that depends on the distance of query and key? */

@@ -18,6 +18,9 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int inputs = sd_layer_inputs(c, layer), of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture;
+    int attends = sd_attends(layer), convolves = layer->mixer == SD_MIXER_CONVOLUTION;
+    int mixer_outputs = sd_mixer_outputs(c, layer), channels = sd_mixer_channels(c, layer),
+        mixer_width = sd_mixer_width(c, layer);
     int learned = c->position == SD_POSITION_LEARNED, buckets = sd_bucket_rows(c);
     int own_head = !c->bidirectional && !c->shared_head, features = f->use != SD_FEATURE_NONE;
     int normed_features = f->use == SD_FEATURE_ASIDE || (features && f->norms);
@@ -30,32 +33,33 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     return 0;
 }
 
-static int count_roles(const sd_config* config, int mixture, int input_norm, int first, int end) {
-    sd_layer_config layer = {.mixture = mixture, .input_norm = input_norm};
+static int count_roles(const sd_config* config, sd_layer_config layer, int first, int end) {
     int n = 0, rows, cols;
     for (int role = first; role < end; role++) n += shape_of(config, &layer, role, &rows, &cols);
     return n;
 }
 
-/* Number of tensors outside the layers; in a layer [with experts][with a norm of the attention's input]. Each
- * expert has per_expert. A layer's tensors are in the order of the roles, expert by expert. */
+/* Number of tensors outside the layers; in a layer [mixer][with experts][with a norm of the mixer's input].
+ * Each expert has per_expert. A layer's tensors are in the order of the roles, expert by expert. */
 typedef struct counts {
-    int outside, per_expert, per_layer[2][2];
+    int outside, per_expert, per_layer[SD_N_MIXERS][2][2];
 } counts;
 
 static counts count_tensors(const sd_config* c) {
-    counts n = {.outside = count_roles(c, 0, 0, 0, SD_ATTN_NORM),
-                .per_expert = count_roles(c, 1, 0, SD_EXPERT_GATE, SD_N_ROLES)};
-    for (int norm = 0; norm < 2; norm++) {
-        n.per_layer[0][norm] = count_roles(c, 0, norm, SD_ATTN_NORM, SD_EXPERT_GATE);
-        n.per_layer[1][norm] =
-            count_roles(c, 1, norm, SD_ATTN_NORM, SD_EXPERT_GATE) + c->experts.n * n.per_expert;
+    sd_layer_config layer = {.mixture = 1};
+    counts n = {.per_expert = count_roles(c, layer, SD_EXPERT_GATE, SD_N_ROLES)};
+    layer.mixture = 0;
+    n.outside = count_roles(c, layer, 0, SD_ATTN_NORM);
+    for (int i = 0; i < 4 * SD_N_MIXERS; i++) {
+        layer.mixer = i / 4, layer.mixture = i / 2 % 2, layer.input_norm = i % 2;
+        n.per_layer[i / 4][i / 2 % 2][i % 2] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
+                                               (layer.mixture ? c->experts.n * n.per_expert : 0);
     }
     return n;
 }
 
 static int count_of(const counts* n, const sd_layer_config* layer) {
-    return n->per_layer[layer->mixture != 0][layer->input_norm != 0];
+    return n->per_layer[layer->mixer][layer->mixture != 0][layer->input_norm != 0];
 }
 
 static int layer_start(const sd_config* c, const counts* n, int layer) {

@@ -39,7 +39,7 @@
     T(HEAD_BIAS, "head_bias", sd_head_rows(c), 0, own_head && c->head_bias, VECTOR(model->head_bias))       \
     SD_NORM_TENSORS(T, OUTPUT_NORM, "output_norm", c->output_norm, model->output_norm)                      \
     T(FEATURE_INPUT_NORM, "feature_input_norm.weight", f->width, 0, features && f->n_pieces,                \
-      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one after the other \*/              \
+      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one after the other \*/             \
     T(FEATURE_PROJECTION, "feature_projection.weight", d, sd_feature_inputs(c), features,                   \
       MATRIX(model->feature_projection, all))                                                               \
     T(FEATURE_PROJECTION_BIAS, "feature_projection.bias", d, 0, features && f->bias,                        \
@@ -48,16 +48,25 @@
     T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
     /* from here on: one per layer */                                                                       \
     SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
-    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, 1, to->qkv, to->qkv, keys, values)                      \
-    T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, c->attn_gate,                         \
+    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, to->qkv, to->qkv, keys, values)                \
+    T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, attends && c->attn_gate,              \
       MATRIX(to->qkv, attn_gate))                                                                           \
-    T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, c->qk_norm, VECTOR(to->q_norm))  \
-    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, c->qk_norm, VECTOR(to->k_norm)) \
-    T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, c->attn_sinks, VECTOR(to->sinks))                         \
-    T(ATTN_OUT, "attn_out.weight", d, d_q, 1, MATRIX(to->attn_out, all))                                    \
-    T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, c->out_bias, VECTOR(to->attn_out_bias))                         \
+    T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, attends && c->qk_norm,           \
+      VECTOR(to->q_norm))                                                                                   \
+    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, attends && c->qk_norm,          \
+      VECTOR(to->k_norm))                                                                                   \
+    T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, attends && c->attn_sinks, VECTOR(to->sinks))              \
+    T(ATTN_OUT, "attn_out.weight", d, d_q, attends, MATRIX(to->attn_out, all))                              \
+    T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, attends && c->out_bias, VECTOR(to->attn_out_bias))              \
+    T(MIXER_IN, "mixer_in.weight", mixer_outputs, d, convolves, MATRIX(to->qkv, all))                       \
+    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, convolves && c->mixers.bias, VECTOR(to->qkv_bias))  \
+    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, !attends, TABLE(to->conv))                  \
+    T(MIXER_CONV_BIAS, "mixer_conv_bias", channels, 0, !attends && c->mixers.conv_bias,                     \
+      VECTOR(to->conv_bias))                                                                                \
+    T(MIXER_OUT, "mixer_out.weight", d, mixer_width, !attends, MATRIX(to->attn_out, all))                   \
+    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, !attends && c->mixers.bias, VECTOR(to->attn_out_bias))        \
     SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post, to->attn_post_norm)                          \
-    T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, c->bias_by_layer,                       \
+    T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,            \
       TABLE(to->relative_bias))                                                                             \
     SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                          \
     SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, to->cross_q, to->cross_kv, all, cross_values)   \

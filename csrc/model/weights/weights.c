@@ -16,6 +16,7 @@ int sd_values_column(const sd_layer_config* l) {
 int sd_qkv_width(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
 int sd_gate_column(const sd_layer_config* l) { return sd_whole_panels(sd_qkv_width(l)); }
 int sd_qkv_outputs(const sd_config* c, const sd_layer_config* l) {
+    if (!sd_attends(l)) return sd_mixer_outputs(c, l);
     return c->attn_gate == SD_ATTN_GATE_NONE ? sd_qkv_width(l) : sd_gate_column(l) + sd_gate_width(c, l);
 }
 int sd_cross_values_column(const sd_layer_config* l) { return sd_whole_panels(sd_key_width(l)); }
@@ -125,10 +126,10 @@ static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p,
     layer->cross_out_bias = take_vector(arena, d, c->out_bias);
 }
 
-static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own) {
-    int d = c->d_model, d_q = sd_query_width(own), d_kv = sd_key_width(own);
-    int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), post = sd_has_post_norm(c);
-    int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
+/* Take the tensors of attention, without its norms of the stream. */
+static void take_attention(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own,
+                           sd_layer* layer) {
+    int d_q = sd_query_width(own), d_kv = sd_key_width(own);
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
     int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own);
     const sd_matrix_part qkv[] = {
@@ -136,6 +137,32 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
         part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv),
         gated ? part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated) : (sd_matrix_part){0}};
+    layer->q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm);
+    layer->k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm);
+    layer->sinks = take_vector(arena, own->n_head, c->attn_sinks);
+    layer->qkv =
+        sd_matrix_take_parts(arena, qkv, gated ? 4 : 3, p.layout, outputs, sd_layer_inputs(c, own), 1);
+    layer->attn_out = take_matrix(arena, p, SD_ATTN_OUT, c->d_model, d_q);
+    layer->qkv_bias = take_vector(arena, outputs, c->qkv_bias);
+    layer->attn_out_bias = take_vector(arena, c->d_model, c->out_bias);
+    if (c->bias_by_layer) layer->relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), own->n_head);
+}
+
+/* Take the tensors of a mixer other than attention. */
+static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own,
+                       sd_layer* layer) {
+    int outputs = sd_mixer_outputs(c, own), channels = sd_mixer_channels(c, own);
+    layer->qkv = take_matrix(arena, p, SD_MIXER_IN, outputs, c->d_model);
+    layer->qkv_bias = take_vector(arena, outputs, c->mixers.bias);
+    layer->conv = sd_table_take(arena, SD_F32, c->mixers.conv_width, channels);
+    layer->conv_bias = take_vector(arena, channels, c->mixers.conv_bias);
+    layer->attn_out = take_matrix(arena, p, SD_MIXER_OUT, c->d_model, sd_mixer_width(c, own));
+    layer->attn_out_bias = take_vector(arena, c->d_model, c->mixers.bias);
+}
+
+static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own) {
+    int d = c->d_model, layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c);
+    int post = sd_has_post_norm(c), own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     sd_layer layer = {
         .attn_norm = take_vector(arena, d, input && own->input_norm),
         .attn_norm_bias = take_vector(arena, d, input && own->input_norm && layer_norm),
@@ -145,15 +172,11 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
         .mlp_post_norm = take_vector(arena, d, post),
         .mlp_post_norm_bias = take_vector(arena, d, post && layer_norm),
-        .q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm),
-        .k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm),
-        .sinks = take_vector(arena, own->n_head, c->attn_sinks),
-        .qkv = sd_matrix_take_parts(arena, qkv, gated ? 4 : 3, p.layout, outputs, sd_layer_inputs(c, own), 1),
-        .attn_out = take_matrix(arena, p, SD_ATTN_OUT, d, d_q),
-        .qkv_bias = take_vector(arena, outputs, c->qkv_bias),
-        .attn_out_bias = take_vector(arena, d, c->out_bias),
     };
-    if (c->bias_by_layer) layer.relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), own->n_head);
+    if (sd_attends(own))
+        take_attention(arena, c, p, own, &layer);
+    else
+        take_mixer(arena, c, p, own, &layer);
     if (c->encoder) take_cross_attention(arena, c, p, own, &layer);
     if (own->mixture)
         take_experts(arena, c, p, &layer);

@@ -31,9 +31,13 @@ typedef struct sd_layer {
     float *cross_norm, *cross_norm_bias, *cross_post_norm, *cross_post_norm_bias;
     sd_matrix cross_q, cross_kv, cross_out;
     float *cross_q_bias, *cross_kv_bias, *cross_out_bias;
-    sd_matrix qkv; /* queries, keys, values, gates, each from a whole panel on: [outputs, sd_layer_inputs] */
-    sd_matrix attn_out;              /* [d_model, n_head · d_head] */
+    /* Projections into and out of the mixer. Attention: queries, keys, values, gates, each from a whole panel
+     * on, [outputs, sd_layer_inputs], and [d_model, n_head · d_head]. Others: [sd_mixer_outputs, d_model] and
+     * [d_model, sd_mixer_width] */
+    sd_matrix qkv, attn_out;
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
+    sd_table conv;                   /* [conv_width, channels] f32, oldest input first; without attention */
+    float* conv_bias;                /* [channels]; NULL: none */
     sd_mlp mlp;                      /* of a dense layer */
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output
      * sd_shared_gate_output. */

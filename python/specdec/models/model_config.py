@@ -106,6 +106,13 @@ class ModelConfig(Mapping[str, Any]):
         Factor of these weights, last.
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
+    mixers : tuple of str
+        First half of each layer: "attention" or "convolution", the gated short convolution of LFM2; empty:
+        attention in all layers.
+    conv_width : int
+        Number of inputs of a convolution, the token's own included.
+    conv_bias, mixer_bias : bool
+        Whether convolutions have biases, and whether the projections around them do.
     encoder : ModelConfig or None
         The encoder of an encoder-decoder; its ``n_ctx`` bounds the source. The other fields describe the
         decoder.
@@ -180,6 +187,10 @@ class ModelConfig(Mapping[str, Any]):
     n_heads: tuple[int, ...] = ()
     n_kv_heads: tuple[int, ...] = ()
     d_heads: tuple[int, ...] = ()
+    mixers: tuple[str, ...] = ()
+    conv_width: int = 0
+    conv_bias: bool = False
+    mixer_bias: bool = False
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:

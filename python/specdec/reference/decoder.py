@@ -155,6 +155,7 @@ class _Forward:
         self.d_heads = own["d_heads"] or [own["d_head"]] * n
         self.windows = own["windows"] or [own["sliding_window"]] * n
         self.rotations = own["rotations"] or [0] * n
+        self.mixers = own["mixers"] or ["attention"] * n
         self.mixtures = own["mixtures"] or [own["n_experts"] > 0] * n
         self.score_scales = own["score_scales"] or [1.0 / math.sqrt(size) for size in self.d_heads]
 
@@ -191,7 +192,8 @@ class _Forward:
         """Return the residual stream after a layer."""
         ours, stream, parallel = f"layers.{i}", x, self.settings["parallel"]
         h = self.before(stream, f"{ours}.attn_norm")
-        attended = self.added(x, self.attention(h, i), f"{ours}.attn_post_norm")
+        mix = self.attention if self.mixers[i] == "attention" else self.short_convolution
+        attended = self.added(x, mix(h, i), f"{ours}.attn_post_norm")
         if self.encoded is not None:
             crossed = self.cross_attention(self.before(attended, f"{ours}.cross_norm"), self.encoded, i)
             attended = self.added(attended, crossed, f"{ours}.cross_post_norm")
@@ -312,6 +314,29 @@ class _Forward:
         angle = self.position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
         return (factor * np.cos(angle)).astype(self.dtype), (factor * np.sin(angle)).astype(self.dtype)
 
+    # ---------------------------------------------------------------------------------- convolutions
+
+    def short_convolution(self, h: Array, i: int) -> Array:
+        """Return the gated short convolution of LFM2."""
+        b, c, x = np.split(self.linear(h, f"layers.{i}.mixer_in"), 3, axis=-1)
+        return self.linear(c * self.convolved(b * x, i), f"layers.{i}.mixer_out")
+
+    def convolved(self, x: Array, i: int) -> Array:
+        """Convolve each channel of x with those of the row's ancestors, which are 0 before the text."""
+        name, y = f"layers.{i}.mixer_conv", np.zeros_like(x)
+        if self.settings["conv_bias"]:
+            y = y + self.tensor(f"{name}_bias")
+        weights = self.tensor(name)
+        for back, weight in zip(range(len(weights) - 1, -1, -1), weights, strict=True):
+            ancestor = self.visible & (self.distance == back)
+            rows = np.where(ancestor.any(axis=1)[:, None], x[ancestor.argmax(axis=1)], self.dtype(0))
+            y = self.fused(rows, weight, y)
+        return y
+
+    def fused(self, x: Array, y: Array, z: Array) -> Array:
+        """Return x * y + z, in float32 rounded once by `specdec.reference.exact_logits`."""
+        return x * y + z
+
     # ------------------------------------------------------------------------------------------ MLPs
 
     def mlp(self, h: Array, ours: str) -> Array:
@@ -404,7 +429,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
-    "n_kv_heads": (), "d_heads": (), "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
+    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False,
+    "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
     "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,

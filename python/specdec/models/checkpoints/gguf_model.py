@@ -87,8 +87,9 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
 def of_model(metadata: Metadata) -> dict[str, Any]:
     """Return the tensors of the model, without those that the configuration used or nothing reads."""
     found: dict[str, Any] = {}
+    more = tuple(f"blk.{i}." for i in range(metadata.n_layer, metadata.integer("block_count")))
     for key, tensor in metadata.tensors.items():
-        if key not in metadata.used and not key.endswith(_UNUSED):
+        if key not in metadata.used and not key.endswith(_UNUSED) and not key.startswith(more):
             is_row = key.endswith(ROW) and len(tensor.shape) == 1
             found[key] = replace(tensor, shape=(1, *tensor.shape)) if is_row else tensor
     return found

@@ -10,6 +10,7 @@ from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
 from specdec.models.families import (
     attention,
+    deepseek_router,
     encoder_decoder,
     exaone,
     fairseq,
@@ -33,6 +34,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     | gpt.FAMILIES
     | fairseq.FAMILIES
     | moe.FAMILIES
+    | deepseek_router.FAMILIES
     | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
@@ -57,7 +59,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4MoeLite", "Ernie4_5_Moe",
+        "Dbrx", "Jetmoe", "Glm4MoeLite",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",

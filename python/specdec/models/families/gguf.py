@@ -49,7 +49,8 @@ _TENSORS: Final[dict[str, Named | Either]] = {
         embedding_norm="token_embd_norm", attn_norm=".attn_norm", attn_post_norm=".post_attention_norm",
         attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm", attn_out=".attn_output",
         mlp_norm=".ffn_norm", mlp_post_norm=".post_ffw_norm", mlp_gate=".ffn_gate", mlp_up=".ffn_up",
-        mlp_down=".ffn_down", router=".ffn_gate_inp", shared_gate=".ffn_gate_inp_shexp",
+        mlp_down=".ffn_down", router=".ffn_gate_inp", router_correction=".exp_probs_b.bias",
+        shared_gate=".ffn_gate_inp_shexp",
         output_norm="output_norm", head="output.weight", head_bias="output.bias",
     ),
     **{
@@ -67,10 +68,10 @@ _FUSED_TURNED = {
     for name, entry in _TENSORS.items() if name in ("attn_q", "attn_k")
 }  # fmt: skip
 _GLM = _TENSORS | _FUSED_TURNED | halves(f"{_BLOCK}.ffn_up")
-_SEED_OSS = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
-_GPT_OSS = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm", attn_sinks=".attn_sinks.weight")
+_GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
+_GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -110,7 +111,7 @@ def _block(m: Metadata) -> dict[str, Any]:
     n_head = m.integer("attention.head_count")
     fields = {
         "hidden_size": m.integer("embedding_length"),
-        "num_hidden_layers": m.integer("block_count"),
+        "num_hidden_layers": m.n_layer,
         "num_attention_heads": n_head,
         "num_key_value_heads": m.get("attention.head_count_kv", n_head),
         "intermediate_size": m.integer("feed_forward_length"),
@@ -173,7 +174,7 @@ def _longrope(m: Metadata) -> dict[str, Any]:
 def _windows(m: Metadata) -> dict[str, Any]:
     """Return the window, and its layers if the file lists them."""
     fields: dict[str, Any] = {"sliding_window": m.get(_WINDOW)}
-    windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
+    windowed = m.pattern("attention.sliding_window_pattern", m.n_layer)
     if fields["sliding_window"] and windowed is not None:
         fields["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in windowed]
     return fields
@@ -413,6 +414,10 @@ def _any_pattern(config: Config, fields: Fields) -> list[bool] | None:
     return _gemma3_pattern(config, fields) if config["sliding_window"] else None
 
 
+def _first_mixture(config: Config, fields: Fields) -> int:
+    return (config.get("mixtures") or [1]).index(1)
+
+
 def _alibi_bias(config: Config, fields: Fields) -> float:
     return float((fields.get("attn_config") or {}).get("alibi_bias_max", 8))
 
@@ -488,6 +493,24 @@ _OLMOE: Rows = _CLIPPED | {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
 }  # fmt: skip
+_CORRECTED: Rows = {
+    "n_routed_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "first_k_dense_replace": lambda m: m.get("leading_dense_block_count", 0),
+    "n_group": lambda m: m.get("expert_group_count") or 1,
+    "topk_group": lambda m: m.get("expert_group_used_count") or 1,
+    "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
+    "routed_scaling_factor": lambda m: m.get("expert_weights_scale") or 1.0,
+}  # fmt: skip
+_DEEPSEEK: Rows = _CORRECTED | {"n_shared_experts": lambda m: m.get("expert_shared_count", 0)}
+_EXAONE_MOE: Rows = _CORRECTED | {"num_shared_experts": _DEEPSEEK["n_shared_experts"]}
+_ERNIE_MOE: Rows = {
+    "moe_num_experts": "expert_count", "moe_k": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "moe_num_shared_experts": lambda m: m.get("expert_shared_count", 0),
+    "moe_layer_start_index": lambda m: m.get("leading_dense_block_count", 0),
+    "moe_layer_interval": lambda m: m.get("interleave_moe_layer_step") or 1,
+}  # fmt: skip
 _GPT_OSS_ROWS: Rows = {
     "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
@@ -529,6 +552,18 @@ _MIXED: WrittenRows = {"expert_count": "n_experts", "expert_used_count": "n_expe
 _EXPERTS: WrittenRows = _MIXED | {
     "expert_feed_forward_length": "d_expert", "expert_shared_feed_forward_length": "d_shared_expert"
 }  # fmt: skip
+_GATING: Final = {"softmax": 1, "sigmoid": 2}
+_CORRECTED_KEYS: WrittenRows = _MIXED | {
+    "expert_feed_forward_length": "d_expert", "leading_dense_block_count": _first_mixture,
+    "expert_shared_count": lambda config, _: config.get("d_shared_expert", 0) // config["d_expert"],
+    "expert_gating_func": lambda config, _: _GATING[config.get("router", "softmax")],
+    "expert_group_count": "n_expert_groups", "expert_group_used_count": "n_groups_per_token",
+    "expert_weights_norm": "router_renormalize", "expert_weights_scale": "routed_scale",
+}  # fmt: skip
+_ERNIE_MOE_KEYS: WrittenRows = _CORRECTED_KEYS | {
+    "interleave_moe_layer_step": lambda _, fields: fields.get("moe_layer_interval", 1)
+}  # fmt: skip
+_EXAONE_MOE_KEYS = _CORRECTED_KEYS | _WINDOWED | {"attention.sliding_window_pattern": _pattern}
 _CAPPED: WrittenRows = _WINDOWED | {
     "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
 }  # fmt: skip
@@ -563,7 +598,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "mistral3": Architecture("Ministral3ForCausalLM", (_mistral3,), _TURNED, _MISTRAL3_KEYS),
     "smollm3": Architecture("SmolLM3ForCausalLM", tensors=_TURNED),
     "granite": Architecture("GraniteForCausalLM", (_block, _granite), _TURNED, _GRANITE_KEYS),
-    "seed_oss": Architecture("SeedOssForCausalLM", tensors=_SEED_OSS),
+    "seed_oss": Architecture("SeedOssForCausalLM", tensors=_GLM4_MOE),
     "exaone": Architecture("ExaoneForCausalLM"),
     "exaone4": Architecture(
         "Exaone4ForCausalLM", (_block, _windows, _SOME_WINDOW),
@@ -581,6 +616,20 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM", (_partly_turned, _DEEPSEEK, {"use_qk_norm": _has_qk_norm}), _GLM4_MOE,
+        _CORRECTED_KEYS, also=("SolarOpenForCausalLM",),
+    ),
+    "ernie4_5-moe": Architecture(
+        "Ernie4_5_MoeForCausalLM", (_block, _ERNIE_MOE), _TURNED, _ERNIE_MOE_KEYS
+    ),
+    "minimax-m2": Architecture(
+        "MiniMaxM2ForCausalLM", (_partly_turned, _GPT_OSS_ROWS), written=_CORRECTED_KEYS
+    ),
+    "dots1": Architecture("Dots1ForCausalLM", (_block, _DEEPSEEK, _SOME_WINDOW), written=_CORRECTED_KEYS),
+    "exaone-moe": Architecture(
+        "ExaoneMoeForCausalLM", (_block, _EXAONE_MOE, _windows), written=_EXAONE_MOE_KEYS
+    ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS
     ),
@@ -642,6 +691,8 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
     """Return the configuration completed by the file's tensors: biases, head, frequency factors."""
     tensors = metadata.tensors
     config = config | {"tied": "output.weight" not in tensors}
+    if config.get("router_correction"):
+        config["router_correction"] = any(name.endswith(".exp_probs_b.bias") for name in tensors)
     if config.get("encoder") is None:
         config["qkv_bias"] = "blk.0.attn_qkv.bias" in tensors or "blk.0.attn_q.bias" in tensors
         config["out_bias"] = "blk.0.attn_output.bias" in tensors

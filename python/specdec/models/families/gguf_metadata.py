@@ -49,9 +49,9 @@ class Metadata(MetadataFields):
             return None
         if type(value) is int and value > 0:
             return [i % value < value - 1 for i in range(n)]
-        if not isinstance(value, list) or len(value) != n:
+        if not isinstance(value, list) or len(value) not in (n, self.integer("block_count")):
             raise self.error(key, f"{n} values, one per layer, or a period")
-        return [bool(flag) for flag in value]
+        return [bool(flag) for flag in value[:n]]
 
     def numbers_of(self, name: str, n: int | None = None) -> list[float] | None:
         """Return the `n` numbers of a vector in the configuration; None if there is no such tensor."""
@@ -62,6 +62,14 @@ class Metadata(MetadataFields):
         if n is not None and tensor.shape != (n,):
             raise wrong_shape(self.file, name, tensor.shape, (n,))
         return [float(number) for number in tensor.numbers().reshape(-1)]
+
+    @property
+    def n_layer(self) -> int:
+        """Layers of the model, without those that predict further tokens."""
+        n_blocks, n_more = self.integer("block_count"), self.get("nextn_predict_layers", 0)
+        if type(n_more) is not int or not 0 <= n_more < n_blocks:
+            raise self.error("nextn_predict_layers", f"a whole number below {n_blocks}, the block count")
+        return int(n_blocks - n_more)
 
     @property
     def d_head(self) -> int:
@@ -101,7 +109,7 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
         "attention.clamp_kqv", "attention.kv_lora_rank", "attention.max_alibi_bias", "attention.q_lora_rank",
         "attention.relative_buckets_count", "attention.shared_kv_layers", "attention.temperature_length",
         "attention.temperature_scale", "attn_logit_softcapping", "expert_count", "expert_used_count",
-        "final_logit_softcapping", "leading_dense_block_count", "nextn_predict_layers", "rope.scaling.alpha",
+        "final_logit_softcapping", "leading_dense_block_count", "rope.scaling.alpha",
         "rope.scaling.yarn_log_multiplier", "router_logit_softcapping",
     ),
     (0, 1): (
@@ -111,6 +119,12 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
     ),
     (True,): ("attention.causal", "expert_weights_norm"),
 }  # fmt: skip
+# Values of "expert_gating_func" where they are not 0 or 1, softmax over all logits. Softmax over the chosen
+# ones, 3, equals it after renormalization.
+_GATING: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("llama", "gpt-oss"), (0, 1, 3)),
+    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe"), (0, 2)),  # sigmoid
+}
 # The same as predicates.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     **{key: _one_of(*values) for values, keys in _VALUES.items() for key in keys},
@@ -118,8 +132,7 @@ _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     "attention.scale": lambda m, value: value == 0 or math.isclose(value, m.d_head**-0.5, rel_tol=1e-6),
     "attention.sliding_window": lambda m, value: value == 0 or value >= m.integer("context_length"),
     "attention.value_length_swa": lambda m, value: value == m.get("attention.key_length"),
-    # softmax over all logits or (3) over the chosen ones: equal after renormalization
-    "expert_gating_func": lambda m, value: value in ((0, 1, 3) if m.name in ("llama", "gpt-oss") else (0, 1)),
+    "expert_gating_func": lambda m, value: value in _GATING.get(m.name, (0, 1)),
     "rope.dimension_count_swa": lambda m, value: value == m.get("rope.dimension_count"),
     "rope.freq_base_swa": lambda m, value: value == m.get("rope.freq_base", 10_000.0),
     "rope.scaling.yarn_ext_factor": lambda m, value: value < 0 or value == 1,

@@ -1,8 +1,8 @@
-"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, gpt-oss, GLM-4.5."""
+"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, gpt-oss."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -118,17 +118,15 @@ def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
 _SPARSE = "model.layers.{i}.block_sparse_moe"
 _PARTS = ("gate", "up", "down")
 
-_MIXTRAL = LLAMA | {
+MIXTRAL = LLAMA | {
     **_experts(*(f"{_SPARSE}.experts.{{e}}.{name}" for name in ("w1", "w3", "w2"))),
     "router": Either((Named(f"{_SPARSE}.gate"), Named(f"{_MLP}.gate"))),
 }
-_QWEN = LLAMA | {
+QWEN = LLAMA | {
     **_experts(*(f"{_MLP}.experts.{{e}}.{part}_proj" for part in _PARTS)),
     **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_expert.{part}_proj") for part in _PARTS},
     **named(_MLP, router=".gate", shared_gate=".shared_expert_gate"),
 }
-_SHARED = {f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_experts.{part}_proj") for part in _PARTS}
-_DEEPSEEK = _QWEN | _SHARED | named(_MLP, router_correction=".gate.e_score_correction_bias")
 
 
 def _gpt_oss(name: str, part: int | None) -> Either:
@@ -150,7 +148,11 @@ def _renormalized(reader: ConfigReader) -> dict[str, Any]:
     return {"router_renormalize": reader.fields.boolean("norm_topk_prob", default=False)}
 
 
-def _mixture(
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_CHOSEN = ("num_experts_per_tok", "moe_k")
+
+
+def mixture(
     reader: ConfigReader,
     *,
     n_experts: Any,
@@ -164,52 +166,17 @@ def _mixture(
     ``shared``: field and default of the number of shared experts, which are one block.
     """
     fields = reader.fields
-    names = ("num_experts", "num_local_experts", "n_routed_experts")
-    name = next(filter(fields.has, names), names[0])
+    name, chosen = (next(filter(fields.has, names), names[0]) for names in (_COUNTS, _CHOSEN))
     most = max(1, _MAX_EXPERTS // fields.integer("num_hidden_layers"))
     width = fields.integer(d_expert, default=absent)
     found = {
         "n_experts": fields.integer(name, maximum=most, default=n_experts),
-        "n_experts_per_token": fields.integer("num_experts_per_tok", default=n_chosen),
+        "n_experts_per_token": fields.integer(chosen, default=n_chosen),
         "d_expert": width,
     }
     if shared is not None:
         found["d_shared_expert"] = width * fields.integer(shared[0], minimum=0, default=shared[1])
     return found
-
-
-def _corrected(
-    reader: ConfigReader, *, scale: tuple[str, float] = ("routed_scaling_factor", 1.0), eps: float = 1e-20
-) -> dict[str, Any]:
-    """Read the router of DeepSeek-V3: sigmoid scores, a correction in the choice, groups of experts.
-
-    ``scale``: field and default of the factor of weights.
-    """
-    fields = reader.fields
-    n_groups, n_chosen = fields.integer("n_group", default=1), fields.integer("topk_group", default=1)
-    groups = {"n_expert_groups": n_groups, "n_groups_per_token": n_chosen} if n_groups > 1 else {}
-    return groups | {
-        "router": "sigmoid",
-        "router_correction": True,
-        "router_renormalize": fields.boolean("norm_topk_prob", default=True),
-        "router_eps": eps,
-        "routed_scale": fields.number(scale[0], default=scale[1]),
-    }
-
-
-def _dense_first(reader: ConfigReader, n_layer: int, default: int) -> dict[str, Any]:
-    """Read that the first ``first_k_dense_replace`` layers are dense."""
-    n_dense = reader.fields.integer("first_k_dense_replace", minimum=0, default=default)
-    return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
-
-
-def without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Leave out layers after the last one, which predict further tokens; see `Family.settled`."""
-    for name in list(tensors):
-        layer = name.removeprefix("model.layers.").partition(".")[0]
-        if layer.isdecimal() and int(layer) >= config["n_layer"]:
-            del tensors[name]
-    return config
 
 
 def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
@@ -229,7 +196,7 @@ def _read_mixtral(reader: ConfigReader) -> dict[str, Any]:
         theta=1_000_000.0,
         norm_eps=1e-5,
         router="softmax_chosen",
-        **_mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
+        **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
         **reader.windows(["sliding_attention"]),
     )
 
@@ -251,7 +218,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         d_shared_expert=fields.integer("shared_expert_intermediate_size", default=5632),
         shared_expert_gate=True,
         **_renormalized(reader),
-        **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
+        **mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
         **_sparse_layers(reader, n_layer),
         **(reader.windows(layer_types, default=4096) if windowed else reader.without_windows()),
     )
@@ -266,7 +233,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
         bias=False,
         qk_norm="head",
         **_renormalized(reader),
-        **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=768),
+        **mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=768),
         **_sparse_layers(reader, sizes["n_layer"]),
         **(reader.windows(["sliding_attention"], default=4096) if windowed else reader.without_windows()),
     )
@@ -275,21 +242,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader, norm_eps=1e-5, bias=False, qk_norm="whole", qkv_limit=reader.optional_number("clip_qkv"),
-        **_renormalized(reader), **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
-    )  # fmt: skip
-
-
-def _read_glm4(reader: ConfigReader) -> dict[str, Any]:
-    """Read GLM-4.5 to 4.7."""
-    fields, sizes = reader.fields, reader.sizes()
-    return llama_like(
-        reader, sizes=sizes, norm_eps=1e-5,
-        turning=(reader.rotation(sizes["d_head"], partial=True, fraction=0.5),),
-        qkv_bias=fields.boolean("attention_bias", default=False),
-        qk_norm="head" if fields.boolean("use_qk_norm", default=False) else "none",
-        **_corrected(reader), **_dense_first(reader, sizes["n_layer"], 1),
-        **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=1408,
-                   shared=("n_shared_experts", 1)),
+        **_renormalized(reader), **mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
     )  # fmt: skip
 
 
@@ -303,7 +256,7 @@ def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
         reader, sizes=sizes, theta=150_000.0, norm_eps=1e-5, activation="silu_clamped",
         activation_limit=fields.number("swiglu_limit", default=7.0), bias=True, mlp_bias=True,
         attn_sinks=True, router="softmax_chosen", router_bias=True,
-        **_mixture(reader, n_experts=128, n_chosen=4, d_expert="intermediate_size"),
+        **mixture(reader, n_experts=128, n_chosen=4, d_expert="intermediate_size"),
         **reader.windows(reader.layer_types(sizes["n_layer"], 2), default=128),
     )  # fmt: skip
 
@@ -312,21 +265,16 @@ _GPT_OSS_ROPE = YARN | {
     "rope_theta": 150_000.0, "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
 }  # fmt: skip
 _GPT_OSS_ABSENT = absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE}
-_GLM4_ABSENT = absent(4096, 10944, 46, 96, 151552, 131072) | {"num_key_value_heads": 8}
 _QWEN2_ABSENT = absent(2048, 5632, 24, 16, 151936, 32768)
 _QWEN3_ABSENT = absent(2048, 6144, 24, 32, 151936, 32768)
 
 FAMILIES = {
     "MixtralForCausalLM": Family(
-        _read_mixtral, _MIXTRAL, "mixtral", absent(4096, 14336, 32, 32, 32000, 131072)
+        _read_mixtral, MIXTRAL, "mixtral", absent(4096, 14336, 32, 32, 32000, 131072)
     ),
-    "Qwen2MoeForCausalLM": Family(_read_qwen2, _QWEN, "qwen2_moe", _QWEN2_ABSENT),
-    "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN, "qwen3_moe", _QWEN3_ABSENT),
-    "OlmoeForCausalLM": Family(_read_olmoe, _QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
-    "Glm4MoeForCausalLM": Family(
-        _read_glm4, _DEEPSEEK, "glm4_moe", _GLM4_ABSENT, settled=without_more_layers,
-        harmless=("num_nextn_predict_layers", "num_mtp_layers"),
-    ),
+    "Qwen2MoeForCausalLM": Family(_read_qwen2, QWEN, "qwen2_moe", _QWEN2_ABSENT),
+    "Qwen3MoeForCausalLM": Family(_read_qwen3, QWEN, "qwen3_moe", _QWEN3_ABSENT),
+    "OlmoeForCausalLM": Family(_read_olmoe, QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
     "GptOssForCausalLM": Family(
         _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",
         harmless=("experts_per_token", "initial_context_length"),

@@ -1,0 +1,16 @@
+/* Depthwise convolution of the rows of a pass with the tokens before them. */
+#pragma once
+
+#include "pass.h"
+
+/* Channels that sd_convolve takes at once. */
+#define SD_MOST_CHANNELS (8 * SD_PANEL)
+
+/* Convolve channels [first, first + n), at most SD_MOST_CHANNELS, of all rows x [n_rows, channels] of the
+ * pass with those of their ancestors: out [n_rows, channels] may not overlap them. Rows are ldx and ldo
+ * apart. Then store the inputs that later rows may read in the states of the branches' caches. */
+void sd_convolve(const sd_pass* pass, int layer, const float* x, ptrdiff_t ldx, float* out, ptrdiff_t ldo,
+                 int first, int n);
+
+/* Run `work` over the panels of n channels: on the team if the pass has many rows. */
+void sd_pass_loop_channels(const sd_pass* pass, int n, sd_work work, void* argument);
