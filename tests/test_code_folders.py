@@ -316,7 +316,7 @@ def scheme(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "field"),
     [
-        ({"quant_method": "gptq"}, ""),
+        ({"quant_method": "hqq"}, ""),
         ({"format": "nvfp4-pack-quantized"}, "format"),
         ({"quantization_status": "frozen"}, "quantization_status"),
         ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),

@@ -7,10 +7,10 @@ are Q8_0 and Q4_0, the core's int8 and int4. The library itself needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,12 @@ METHOD: Final = "compressed-tensors"
 CODE_TYPES: Final[Mapping[int, str]] = {8: "Q8_0", 4: "Q4_0"}
 """Bits of a code to the ggml type with such codes."""
 
-_GROUP: Final = 32
+GROUP: Final = 32
+"""Inputs of a block."""
+
+CodesReader: TypeAlias = Callable[[Mapping[str, StoredTensor]], dict[str, FileTensor]]
+"""From the tensors of a folder, by name, to those with the parts of each quantized matrix combined."""
+
 _FORMATS: Final = ("pack-quantized", "int-quantized")
 _ACTIVATIONS: Final = ("input_activations", "output_activations")
 _PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
@@ -43,15 +48,14 @@ _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale",
 # ------------------------------------------------------------------------------------------- reading
 
 
-def check_quantization(fields: Fields) -> None:
-    """Refuse a ``quantization_config`` whose values are not code · scale."""
-    config = fields.inner("quantization_config")
+def reader_of(config: Fields) -> CodesReader:
+    """Return `with_codes`; refuse a ``quantization_config`` whose values are not code · scale."""
     given = config.raw("format")
     _require(config, "format", (*_FORMATS, "mixed-precision"))
     _require(config, "quantization_status", ("compressed", None))
     for name in ("kv_cache_scheme", "transform_config"):
         _require(config, name, (None, {}), "nothing")
-    config.skip("global_compression_ratio")
+    config.skip("global_compression_ratio", "version")
     sparsity = config.object("sparsity_config")
     if sparsity is not None:
         _require(sparsity, "format", ("dense",))
@@ -72,6 +76,7 @@ def check_quantization(fields: Fields) -> None:
         weights.skip("observer", "observer_kwargs")
         for field, values in _WEIGHTS.items():
             _require(weights, field, values)
+    return with_codes
 
 
 def _require(fields: Fields, name: str, values: tuple[Any, ...], expected: str = "") -> None:
@@ -120,28 +125,30 @@ class Codes(FileTensor):
         """Return the values, f32, rounded once; see `FileTensor`."""
         self.check(numbers)
         n_out, n_in = self.shape
-        scales = widened(self.scales.array(), self.scales.format)
-        codes = self._signed().reshape(n_out, scales.shape[1], -1)
+        scales = self.scale_numbers()
+        codes = self.signed().reshape(n_out, scales.shape[1], -1)
         with np.errstate(all="ignore"):  # damaged scales; the core refuses values that are not finite
             values = (codes * scales[..., None]).reshape(n_out, n_in)
         return values if index is None else values[index]
 
     def blocks(self, index: int | None = None) -> NDArray[np.uint8]:
-        """Return blocks of Q8_0 or Q4_0; see `FileTensor`."""
+        """Return blocks of Q8_0, Q4_0 or Q5_0; see `FileTensor`."""
         n_out, n_in = self.shape
-        n_blocks = n_in // _GROUP
-        scales = np.repeat(self._halves(), n_blocks // self.scales.shape[1], axis=1)
+        n_blocks = n_in // GROUP
+        scales = self._halves()
+        scales = np.repeat(scales, n_blocks // scales.shape[1], axis=1)
         head = scales.view(np.uint8).reshape(n_out, n_blocks, 2)
-        if self.dtype == "Q8_0":
-            codes = self._signed().view(np.uint8).reshape(n_out, n_blocks, _GROUP)
+        if self.dtype == "Q4_0":
+            codes = _halves_apart(self.code_bytes().reshape(n_out, n_blocks, GROUP // 2))
         else:
-            codes = _halves_apart(self.codes.read().reshape(n_out, n_blocks, _GROUP // 2))
+            codes = self.signed().view(np.uint8).reshape(n_out, n_blocks, GROUP)
+            codes = _fifth_bits_apart(codes) if self.dtype == "Q5_0" else codes
         rows = np.concatenate([head, codes], axis=2).reshape(n_out, -1)
         return rows if index is None else rows[index]
 
     def _halves(self) -> NDArray[np.float16]:
         """Return the scales in f16, which must hold them exactly."""
-        exact = widened(self.scales.array(), self.scales.format)
+        exact = self.scale_numbers()
         with np.errstate(over="ignore"):
             halves = exact.astype("<f2")
         if (lost := (halves != exact) & ~np.isnan(exact)).any():
@@ -150,8 +157,17 @@ class Codes(FileTensor):
             raise self.scales.error(found, expected, UnsupportedModelError)
         return halves
 
-    def _signed(self) -> NDArray[np.int8]:
-        data = self.codes.read()
+    def scale_numbers(self) -> NDArray[np.float32]:
+        """Return the scales, f32 [n_out, n_groups]."""
+        return widened(self.scales.array(), self.scales.format)
+
+    def code_bytes(self) -> NDArray[np.uint8]:
+        """Return the codes as stored, or packed with an offset, in rows of inputs."""
+        return self.codes.read()
+
+    def signed(self) -> NDArray[np.int8]:
+        """Return the factors of the scales, int8 [n_out, n_in] in any shape."""
+        data = self.code_bytes()
         if self.codes.dtype == "I8":
             return data.view(np.int8)
         if self.dtype == "Q8_0":
@@ -166,6 +182,13 @@ def _halves_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     made[..., 0::2] = (first & 15) | second << 4
     made[..., 1::2] = first >> 4 | (second & 0xF0)
     return made
+
+
+def _fifth_bits_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Pack factors -16 … 15, int8 as bytes [..., 32], as in Q5_0: fifth bits of all, then four bits."""
+    raised = codes + np.uint8(16)
+    high = np.packbits(raised >> 4, axis=-1, bitorder="little")
+    return np.concatenate([high, (raised[..., :16] & 15) | raised[..., 16:] << 4], axis=-1)
 
 
 def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -206,8 +229,8 @@ def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) ->
     if len(scales.shape) != 2 or scales.shape[0] != n_out or not 0 < scales.shape[1] <= n_in:
         raise scales.shape_error(f"[{n_out}, groups] for codes of [{n_out}, {n_in}]")
     size, rest = divmod(n_in, scales.shape[1])
-    if rest or size % _GROUP:
-        expected = f"a group size that is a multiple of {_GROUP}"
+    if rest or size % GROUP:
+        expected = f"a group size that is a multiple of {GROUP}"
         raise scales.error(f"has {scales.shape[1]} groups of {n_in} inputs", expected, UnsupportedModelError)
     n_bytes = codes.n_bytes + scales.n_bytes
     return Codes(codes.opened, f"{base}.weight", CODE_TYPES[bits], shape, codes.start, n_bytes, codes, scales)
@@ -236,7 +259,7 @@ def _packed_shape(
 def quantization_config(bits: int, ignored: list[str]) -> dict[str, Any]:
     """Return the ``quantization_config`` of packed codes of 8 or 4 bits, without `ignored` modules."""
     weights = {
-        "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": _GROUP,
+        "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": GROUP,
         "dynamic": False,
     }  # fmt: skip
     scheme = {"targets": ["Linear"], "weights": weights} | dict.fromkeys(_ACTIVATIONS)
@@ -249,7 +272,7 @@ def quantization_config(bits: int, ignored: list[str]) -> dict[str, Any]:
 def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
     """Return the tensors of a matrix [n_out, n_in] in Q8_0 or Q4_0 blocks, by the suffix of their names."""
     n_out, n_in = shape
-    blocks = blocks.reshape(n_out, n_in // _GROUP, -1)
+    blocks = blocks.reshape(n_out, n_in // GROUP, -1)
     codes = blocks[..., 2:] ^ np.uint8(0x80) if bits == 8 else _side_by_side(blocks[..., 2:])
     return {
         _PACKED: np.ascontiguousarray(codes).reshape(n_out, -1).view("<i4"),
@@ -263,6 +286,6 @@ def packed_shapes(bits: int, shape: tuple[int, int]) -> dict[str, tuple[str, tup
     n_out, n_in = shape
     return {
         _PACKED: ("int32", (n_out, n_in * bits // 32)),
-        _SCALE: ("float16", (n_out, n_in // _GROUP)),
+        _SCALE: ("float16", (n_out, n_in // GROUP)),
         _SHAPE: ("int64", (2,)),
     }
