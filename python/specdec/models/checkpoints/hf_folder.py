@@ -57,7 +57,12 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         expected = f"a model folder; load the draft with specdec.drafts.load({str(folder)!r}, target)"
         raise UnsupportedModelError(f"{folder}: is a learned draft; expected {expected}")
     architecture, family, config, reader = described(fields, n_ctx)
-    tensors = _held(folder, family, reader)
+    of_blocks = mtp_prefixes(family, fields, config)
+    tensors = {
+        name: one
+        for name, one in held_tensors(folder, family, reader).items()
+        if not name.startswith(of_blocks)
+    }
     if family.settled is not None:
         config = family.settled(config, tensors)
     coded = {name for name, tensor in tensors.items() if tensor.is_coded}
@@ -91,14 +96,15 @@ def described(
     """Return architecture, family, canonical configuration, and the reader of a quantized folder."""
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]
-    reader = _codes_reader(fields, family)
+    reader = codes_reader(fields, family)
     decoder = family.decoder_fields(fields)
     for part in (fields, decoder):
         _check_attention(part)
     config = family.read_config(ConfigReader(decoder, n_ctx))
     if config.get("encoder") is not None:
         fields.skip("is_encoder_decoder")
-    fields.warn_of_unread(_HARMLESS.union(family.harmless))
+    of_blocks = () if family.mtp is None else family.mtp.counts
+    fields.warn_of_unread(_HARMLESS.union(family.harmless, of_blocks))
     return architecture, family, config, reader
 
 
@@ -118,7 +124,7 @@ _READERS: Final[Mapping[str, Callable[[Fields], CodesReader]]] = {
 }  # fmt: skip
 
 
-def _codes_reader(fields: Fields, family: Family) -> CodesReader | None:
+def codes_reader(fields: Fields, family: Family) -> CodesReader | None:
     """Return what combines the parts of quantized matrices; None without, or if the family does."""
     if fields.raw("quantization_config") is None:
         return None
@@ -135,8 +141,16 @@ def _codes_reader(fields: Fields, family: Family) -> CodesReader | None:
     return _READERS[method](quantized)
 
 
-def _held(folder: Path, family: Family, reader: CodesReader | None) -> dict[str, FileTensor]:
-    """Return the model's tensors in the files, by the names of the family's table."""
+def mtp_prefixes(family: Family, fields: Fields, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the prefixes of the tensors of multi-token prediction blocks."""
+    if family.mtp is None:
+        return ()
+    n_blocks = family.n_mtp_blocks(family.decoder_fields(fields))
+    return family.mtp.roots(config["n_layer"], n_blocks)
+
+
+def held_tensors(folder: Path, family: Family, reader: CodesReader | None) -> dict[str, FileTensor]:
+    """Return the tensors in the files by the names of the family's table, and those of MTP blocks."""
     tensors: dict[str, FileTensor] = {}
     held = open_weights(folder)
     for name, tensor in (held if reader is None else reader(held)).items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from specdec.models.families import mtp
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rotation
 from specdec.models.families.family import (
     NO_BIASES,
@@ -488,7 +489,7 @@ FAMILIES = {
         _iquestcoder, LLAMA, "iquestcoder", absent(5120, 27648, 80, 40, 76800, 131072) | {"head_dim": 128}
     ),
     "MiMoForCausalLM": Family(
-        _mimo, LLAMA, "mimo", left_out=("model.mtp_layers.",), harmless=("num_nextn_predict_layers",)
+        _mimo, LLAMA, "mimo", mtp=mtp.MIMO
     ),
     "Qwen2ForCausalLM": Family(partial(_qwen2, qkv_bias=True), LLAMA, "qwen2", _QWEN_ABSENT),
     "Qwen3ForCausalLM": Family(
