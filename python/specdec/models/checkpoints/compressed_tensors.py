@@ -2,13 +2,15 @@
 
 ``X.weight`` holds codes, ``X.weight_scale`` one scale per row and group of inputs. Codes packed into 32-bit
 words are ``X.weight_packed``, with ``X.weight_shape``. A value is code · scale; groups of 32 with f16 scales
-are Q8_0 and Q4_0, the core's int8 and int4. The library itself needs torch.
+are Q8_0 and Q4_0, the core's int8 and int4. With zero points, ``X.weight_zero_point``, a value is
+(code - zero point) · scale, in Q5_0. The library itself needs torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -36,20 +38,23 @@ CodesReader: TypeAlias = Callable[[Mapping[str, StoredTensor]], dict[str, FileTe
 _FORMATS: Final = ("pack-quantized", "int-quantized")
 _ACTIVATIONS: Final = ("input_activations", "output_activations")
 _PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
+_ZEROS: Final = ".weight_zero_point"
 # Accepted values of a scheme's weights.
 _WEIGHTS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "num_bits": tuple(CODE_TYPES), "type": ("int",), "symmetric": (True, None), "dynamic": (False, None),
-    "strategy": ("group", "channel"), "actorder": (None, False, "static", "weight"),
+    "num_bits": tuple(CODE_TYPES), "type": ("int",), "symmetric": (True, False, None),
+    "dynamic": (False, None), "strategy": ("group", "channel"),
+    "actorder": (None, False, "static", "weight"),
 }  # fmt: skip
-# Tensors of unsupported layouts: zero points, and reordered inputs.
-_OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale")
+# Tensors of unsupported layouts.
+_OTHERS: Final = (".weight_g_idx", ".weight_global_scale", ".input_scale")
 
 
 # ------------------------------------------------------------------------------------------- reading
 
 
 def reader_of(config: Fields) -> CodesReader:
-    """Return `with_codes`; refuse a ``quantization_config`` whose values are not code · scale."""
+    """Return what combines the tensors; refuse a ``quantization_config`` with other values than above."""
+    symmetric: set[bool] = set()
     given = config.raw("format")
     _require(config, "format", (*_FORMATS, "mixed-precision"))
     _require(config, "quantization_status", ("compressed", None))
@@ -76,7 +81,10 @@ def reader_of(config: Fields) -> CodesReader:
         weights.skip("observer", "observer_kwargs")
         for field, values in _WEIGHTS.items():
             _require(weights, field, values)
-    return with_codes
+        symmetric.add(weights.raw("symmetric") is not False)
+        if len(symmetric) > 1 or (symmetric == {False} and weights.raw("num_bits") != 4):
+            raise weights.unsupported("symmetric", "true, or false in all schemes with 4 bits")
+    return partial(with_codes, asymmetric=symmetric == {False})
 
 
 def _require(fields: Fields, name: str, values: tuple[Any, ...], expected: str = "") -> None:
@@ -92,16 +100,22 @@ def _listed(values: tuple[Any, ...]) -> str:
 class Codes(FileTensor):
     """A matrix of codes and scales; scales are f16, bf16 or f32, [n_out, n_groups].
 
-    Codes are int8, or packed with an offset into int32, [n_out, n_in · bits / 32], lowest bits first.
+    Codes are int8, or packed with an offset into int32, [n_out, n_in · bits / 32], lowest bits first. So are
+    zero points of 4 bits, if any, [n_out / 8, n_groups].
     """
 
     codes: StoredTensor
     scales: StoredTensor
+    zeros: StoredTensor | None
 
     @property
     def files(self) -> set[Path]:
-        """Paths of codes and scales; see `FileTensor`."""
-        return {self.codes.file, self.scales.file}
+        """Paths of all parts; see `FileTensor`."""
+        return {part.file for part in self._parts}
+
+    @property
+    def _parts(self) -> list[StoredTensor]:
+        return [part for part in (self.codes, self.scales, self.zeros) if part is not None]
 
     @property
     def is_coded(self) -> bool:
@@ -114,9 +128,9 @@ class Codes(FileTensor):
             raise self.error("is quantized", numbers, UnsupportedModelError)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield the codes, then the scales; see `FileTensor`."""
-        yield from self.codes.pieces()
-        yield from self.scales.pieces()
+        """Yield the pieces of all parts; see `FileTensor`."""
+        for part in self._parts:
+            yield from part.pieces()
 
     def file_rows(self, index: int | None = None) -> None:
         """Return None, as the file has another layout; see `FileTensor`."""
@@ -167,12 +181,34 @@ class Codes(FileTensor):
 
     def signed(self) -> NDArray[np.int8]:
         """Return the factors of the scales, int8 [n_out, n_in] in any shape."""
+        if self.dtype == "Q5_0":
+            zeros = self.zero_points()
+            grouped = self.unsigned().reshape(*zeros.shape, -1).view(np.int8)
+            grouped -= zeros.view(np.int8)[..., None]
+            return grouped
         data = self.code_bytes()
         if self.codes.dtype == "I8":
             return data.view(np.int8)
         if self.dtype == "Q8_0":
             return (data ^ np.uint8(0x80)).view(np.int8)
-        return np.stack([data & 15, data >> 4], axis=-1).reshape(-1).view(np.int8) - np.int8(8)
+        return self.unsigned().view(np.int8) - np.int8(8)
+
+    def unsigned(self) -> NDArray[np.uint8]:
+        """Return codes of 4 bits with their offset, [n_out, n_in] in any shape."""
+        return nibbles(self.code_bytes())
+
+    def zero_points(self) -> NDArray[np.uint8]:
+        """Return zero points with the offset of `unsigned`, [n_out, n_groups]."""
+        assert self.zeros is not None
+        words = self.zeros.read().view("<u4").reshape(self.zeros.shape)
+        shifts = np.arange(0, 32, 4, dtype=np.uint32)[:, None]
+        codes = (words[:, None] >> shifts & np.uint32(15)).astype(np.uint8)
+        return codes.reshape(-1, words.shape[1])[: self.shape[0]]
+
+
+def nibbles(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the two 4-bit codes of each byte, low half first."""
+    return np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
 
 
 def _halves_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -197,12 +233,13 @@ def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.concatenate([(even & 15) | odd << 4, even >> 4 | (odd & 0xF0)], axis=-1)
 
 
-def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
+def with_codes(held: Mapping[str, StoredTensor], *, asymmetric: bool) -> dict[str, FileTensor]:
     """Return the tensors of a folder by name, with the parts of each quantized matrix combined."""
     tensors: dict[str, FileTensor] = {}
     parts: set[str] = set()  # scales and shapes of matrices
+    others = _OTHERS if asymmetric else (*_OTHERS, _ZEROS)
     for name, tensor in held.items():
-        if name.endswith(_OTHERS):
+        if name.endswith(others):
             expected = "symmetric weight-only quantization with inputs in their order"
             raise tensor.error("is present", expected, UnsupportedModelError)
         is_packed = name.endswith(_PACKED)
@@ -210,14 +247,14 @@ def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
             base = name.removesuffix(_PACKED if is_packed else ".weight")
             if is_packed and f"{base}.weight" in held:
                 raise CheckpointError(f"{tensor.file}: holds both '{base}.weight' and '{name}'; expected one")
-            tensors[f"{base}.weight"] = _matrix(base, tensor, held)
-            parts |= {base + _SCALE, base + _SHAPE}
+            tensors[f"{base}.weight"] = _matrix(base, tensor, held, asymmetric)
+            parts |= {base + _SCALE, base + _SHAPE, base + _ZEROS}
         else:
             tensors[name] = tensor
     return {name: tensor for name, tensor in tensors.items() if name not in parts}
 
 
-def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) -> Codes:
+def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor], asymmetric: bool) -> Codes:
     scales = held.get(f"{base}{_SCALE}")
     if scales is None:
         raise codes.error(f"has no '{base}{_SCALE}'", "a tensor of scales")
@@ -232,8 +269,16 @@ def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) ->
     if rest or size % GROUP:
         expected = f"a group size that is a multiple of {GROUP}"
         raise scales.error(f"has {scales.shape[1]} groups of {n_in} inputs", expected, UnsupportedModelError)
-    n_bytes = codes.n_bytes + scales.n_bytes
-    return Codes(codes.opened, f"{base}.weight", CODE_TYPES[bits], shape, codes.start, n_bytes, codes, scales)
+    zeros = held.get(f"{base}{_ZEROS}")
+    if asymmetric:
+        if zeros is None or bits != 4:
+            expected = f"4-bit codes with '{base}{_ZEROS}'"
+            raise codes.error(f"has {bits}-bit codes" if zeros else "has no zero points", expected)
+        if zeros.dtype != "I32" or zeros.shape != (-(-n_out // 8), scales.shape[1]):
+            raise zeros.shape_error(f"I32 [{-(-n_out // 8)}, {scales.shape[1]}]", UnsupportedModelError)
+    dtype = "Q5_0" if asymmetric else CODE_TYPES[bits]
+    n_bytes = codes.n_bytes + scales.n_bytes + (0 if zeros is None else zeros.n_bytes)
+    return Codes(codes.opened, f"{base}.weight", dtype, shape, codes.start, n_bytes, codes, scales, zeros)
 
 
 def _packed_shape(

@@ -7,10 +7,9 @@ point that is Q4_0 or Q8_0, else Q5_0. The layouts are those of AutoGPTQ 0.7, GP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.fields import Fields
-from specdec.models.checkpoints.compressed_tensors import CODE_TYPES, GROUP, Codes, CodesReader
+from specdec.models.checkpoints.compressed_tensors import CODE_TYPES, GROUP, Codes, CodesReader, nibbles
 from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor
 from specdec.models.number_formats import widened
@@ -133,18 +132,7 @@ READERS: Final[Mapping[str, Callable[[Fields], CodesReader]]] = {
 class TurnedCodes(Codes):
     """A matrix [n_out, n_in] whose file has inputs first; zero points [n_groups, n_out · bits / 32]."""
 
-    zeros: StoredTensor
     scheme: Scheme
-
-    @property
-    def files(self) -> set[Path]:
-        """Paths of codes, zero points and scales; see `FileTensor`."""
-        return super().files | {self.zeros.file}
-
-    def pieces(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield codes, scales and zero points; see `FileTensor`."""
-        yield from super().pieces()
-        yield from self.zeros.pieces()
 
     def scale_numbers(self) -> NDArray[np.float32]:
         """Return the scales, f32 [n_out, n_groups]."""
@@ -153,47 +141,43 @@ class TurnedCodes(Codes):
     def code_bytes(self) -> NDArray[np.uint8]:
         """Return the codes of symmetric schemes in rows [n_out, bytes]."""
         middle = 1 << self.scheme.bits - 1
-        if (self._zero_points() != middle).any():
+        if (self.zero_points() != middle).any():
+            assert self.zeros is not None
             expected = f"{middle} in every group, as 'sym' is true in config.json"
             raise self.zeros.error("has other zero points", expected)
         return np.ascontiguousarray(_words(self.codes).T).view(np.uint8)
 
-    def signed(self) -> NDArray[np.int8]:
-        """Return code - zero point, int8 [n_out, n_in]."""
-        if self.dtype != "Q5_0":
-            return super().signed()
-        codes = self._columns(self.codes) if self.scheme.by_columns else _nibbles(_words(self.codes).T)
-        codes = codes.T if self.scheme.by_columns else codes
-        zeros = np.ascontiguousarray(self._zero_points().T)
-        grouped = codes.reshape(*zeros.shape, -1).view(np.int8)
-        return (grouped - zeros.view(np.int8)[..., None]).reshape(self.shape)
-
-    def _zero_points(self) -> NDArray[np.uint8]:
-        """Return the zero points, [n_groups, n_out]."""
+    def unsigned(self) -> NDArray[np.uint8]:
+        """Return codes of 4 bits, [n_out, n_in]."""
         if self.scheme.by_columns:
-            return self._columns(self.zeros)
-        words = _words(self.zeros)
-        stored = _nibbles(words) if self.scheme.bits == 4 else words.view(np.uint8)
+            return _of_columns(self.codes)
+        return nibbles(np.ascontiguousarray(_words(self.codes).T).view(np.uint8))
+
+    def zero_points(self) -> NDArray[np.uint8]:
+        """Return the zero points, [n_out, n_groups]."""
+        assert self.zeros is not None
+        if self.scheme.by_columns:
+            return _of_columns(self.zeros)
+        stored = _words(self.zeros).view(np.uint8)
+        stored = nibbles(stored) if self.scheme.bits == 4 else stored
         most = (1 << self.scheme.bits) - 1
         if self.scheme.offset and (stored == most).any():
             expected = "smaller ones: programs differ in what it means"
             raise self.zeros.error(f"has the zero point {most}", expected, UnsupportedModelError)
-        return stored + np.uint8(self.scheme.offset)
-
-    def _columns(self, tensor: StoredTensor) -> NDArray[np.uint8]:
-        """Unpack words of AWQ, [rows, n / 8], to [rows, n]."""
-        codes = _nibbles(_words(tensor)).reshape(tensor.shape[0], -1, 8)
-        return codes[..., np.argsort(_AWQ_COLUMNS)].reshape(tensor.shape[0], -1)
+        return np.ascontiguousarray(stored.T) + np.uint8(self.scheme.offset)
 
 
 def _words(tensor: StoredTensor) -> NDArray[np.uint32]:
     return tensor.read().view("<u4").reshape(tensor.shape)
 
 
-def _nibbles(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Return the eight 4-bit codes of each word, lowest first, [rows, 8 · words]."""
-    data = np.ascontiguousarray(words).view(np.uint8)
-    return np.stack([data & 15, data >> 4], axis=-1).reshape(len(words), -1)
+def _of_columns(tensor: StoredTensor) -> NDArray[np.uint8]:
+    """Return the codes of AWQ's words, [rows, n / 8], turned, [n, rows]."""
+    words = np.ascontiguousarray(_words(tensor).T)
+    codes = np.empty((len(words), 8, words.shape[1]), np.uint8)
+    for i, column in enumerate(_AWQ_COLUMNS):
+        codes[:, column] = words >> np.uint32(4 * i) & np.uint32(15)
+    return codes.reshape(-1, words.shape[1])
 
 
 def _with_codes(scheme: Scheme, held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
