@@ -222,8 +222,8 @@ def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor], sc
     _check_order(base, codes, held, scheme, n_in, size)
     dtype = CODE_TYPES[scheme.bits] if scheme.symmetric else "Q5_0"
     n_bytes = codes.n_bytes + scales.n_bytes + zeros.n_bytes
-    place = codes.opened, f"{base}.weight", dtype, (n_out, n_in), codes.start, n_bytes
-    return TurnedCodes(*place, codes, scales, zeros, scheme)
+    where = codes.opened, f"{base}.weight", dtype, (n_out, n_in), codes.start, n_bytes
+    return TurnedCodes(*where, codes, scales, zeros, scheme)
 
 
 def _check_order(
