@@ -211,9 +211,7 @@ def test_paths_of_models_without_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_draft_is_named(pair: Pair) -> None:
-    with pytest.raises(
-        specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\) for a draft"
-    ):
+    with pytest.raises(specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\)"):
         specdec.generate(pair[0], "prompt-lookup", PROMPT)
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(InputError, match="the second argument is the draft, None for plain decoding"):
@@ -235,6 +233,8 @@ def test_unknown_options_name_the_one_that_is_meant(pair: Pair, name: str, meant
             call(*pair, PROMPT, **{name: 1})
     with pytest.raises(TypeError, match=r"'kv_cache_dtype'; did you mean cache_dtype\?$"):
         specdec.load("path", **{"kv_cache_dtype": "int8"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'prefill'; specdec.load has it"):
+        specdec.generate(*pair, PROMPT, **{"prefill": "tiles"})  # type: ignore[arg-type]
     with refuses("prompt"):
         specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"'n'; generate, agenerate, submit have it"):
