@@ -218,6 +218,19 @@ def test_a_forgotten_draft_is_named(pair: Pair) -> None:
             call(pair[0], "text")
 
 
+@pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
+def test_threads_that_verify_a_batch_change_nothing(pair: Pair, rule: Any) -> None:
+    def found(n_threads: int) -> list[Any]:
+        results = specdec.generate(
+            *pair, [[1 + i] * (2 + i) for i in range(23)], gamma=3, max_new_tokens=12, temperature=0.9,
+            seed=5, top_k=30, repetition_penalty=1.2, verify=rule, logprobs=2, logprobs_of="sampling",
+            batch_size=23, ignore_eos=True, n_threads=n_threads,
+        )  # fmt: skip
+        return [(one.tokens, list(one.logprobs), [r.betas for r in one.trace.rounds]) for one in results]
+
+    assert found(3) == found(1)
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
