@@ -39,7 +39,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
-        "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
+        "PhiMoE", "Phimoe", "DeepseekV",
         "Dbrx", "Jetmoe", "Glm4MoeLite",
     ),
     "is an encoder-decoder with an unsupported block": (
