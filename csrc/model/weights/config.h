@@ -102,7 +102,7 @@ typedef struct sd_rotation {
 typedef enum sd_mixer {
     SD_MIXER_ATTENTION,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
-    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) behind a convolution with SiLU */
+    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) after a convolution with SiLU */
     SD_N_MIXERS
 } sd_mixer;
 

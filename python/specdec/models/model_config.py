@@ -113,7 +113,7 @@ class ModelConfig(Mapping[str, Any]):
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     mixers : tuple of str
         First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or "delta",
-        the gated delta rule behind a convolution (Qwen3.5). Empty: attention in all layers.
+        the gated delta rule after a convolution (Qwen3.5). Empty: attention in all layers.
     conv_width : int
         Number of inputs of a convolution, the token's own included.
     conv_bias, mixer_bias : bool
