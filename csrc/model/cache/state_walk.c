@@ -1,5 +1,7 @@
 #include "state_walk.h"
 
+#include <assert.h>
+
 sd_walk sd_walk_take(sd_arena* arena, int n_tree) {
     sd_walk walk = {0};
     size_t n = (size_t)n_tree;
@@ -94,4 +96,5 @@ void sd_walk_plan(sd_walk* w, const int32_t* parents, int first, int first_new, 
     for (int i = n - 1; i >= first; i--)
         if (parents[i] >= first) w->n_below[parents[i] - first] += w->n_below[i];
     visit(w, &t, -1, SD_TILE_TEXT, 0, 0);
+    assert(w->n_tiles <= sd_walk_most_tiles(n - first));
 }

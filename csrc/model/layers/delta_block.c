@@ -36,16 +36,13 @@ static nodes nodes_of(const block* b, int branch) {
 }
 
 /* w->rates = beta and decay of each row, from unrounded inputs. */
-static void project_rates(const block* b, const void* input) {
+static void project_rates(const block* b) {
     sd_workspace* w = b->pass->w;
     const sd_layer* layer = &w->model->layers[b->layer];
-    if (layer->qkv.rows != SD_ROWS_F32) {
-        sd_pass_prepare(b->pass, &layer->rates, b->pass->n_rows, layer->attn_norm ? w->normed : w->hidden,
-                        w->model->config.d_model, (sd_norm_weights){0}, w->prepared);
-        input = w->prepared;
-    }
+    sd_pass_prepare(b->pass, &layer->rates, b->pass->n_rows, layer->attn_norm ? w->normed : w->hidden,
+                    w->model->config.d_model, (sd_norm_weights){0}, w->prepared);
     sd_pass_multiply(b->pass, SD_MAKE(sd_product, .matrix = &layer->rates, .n_rows = b->pass->n_rows,
-                                      .x = input, .y = w->rates, .ldy = w->ld_rates, .factor = 1.0f));
+                                      .x = w->prepared, .y = w->rates, .ldy = w->ld_rates, .factor = 1.0f));
 }
 
 /* ---- before the recurrence: convolution and SiLU, queries and keys of unit length, gates */
@@ -206,7 +203,7 @@ void sd_delta_block_run(sd_pass* pass, int i, const void* input) {
     int n_panels = sd_matrix_panels(b.at.n_channels);
     double n_multiplications = 4.0 * pass->n_rows * b.at.n_values * w->model->config.mixers.d_key;
     sd_pass_project(pass, &layer->qkv, NULL, input);
-    project_rates(&b, input);
+    project_rates(&b);
     if (pass->n_rows * b.at.n_channels < SHARED_NUMBERS)
         convolve(&b, 0, 0, n_panels);
     else

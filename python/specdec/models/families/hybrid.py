@@ -122,7 +122,7 @@ def _chosen(
 
 
 def convolution(name: str, rows: Callable[[Config], Rows] | None = None) -> Named:
-    """Return the entry of a convolution [channels, 1, taps] in order `rows`; None: [channels, taps]."""
+    """Return the entry of a convolution [channels, 1, width] in order `rows`; None: [channels, width]."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         array = array.reshape(len(array), -1)
