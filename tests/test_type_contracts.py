@@ -24,6 +24,7 @@ from worlds.gguf_files import CASES, Case, write_gguf
 CONFIGS = [
     LLAMA | {"sliding_window": 7, "tied": True, "attn_gate": "whole"},
     EXPERTS["mixture-softmax"] | {"attn_gate": "head"},
+    EXPERTS["mixture-corrected-groups-dense-first"] | {"d_shared_expert": 0, "mixtures": []},
 ]
 
 TYPES = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}
