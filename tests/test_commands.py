@@ -110,7 +110,8 @@ def test_by_default_it_samples_the_same_text_for_everybody(embedded: Pair) -> No
 
 def test_the_command_for_greedy_texts_keeps_the_other_options(embedded: Pair) -> None:
     kept = ["--target", "big", "--draft", "small", "--dtype", "f32", "--draft-dtype", "bf16"]
-    kept += ["--prefill", "rows", "--gamma", "1", "--max-new-tokens", "5", "--stop", "never", "--stop", "a b"]
+    kept += "--cache-dtype int8 --prefill rows --gamma 1 --max-new-tokens 5 --stop never --stop".split()
+    kept.append("a b")
     output = printed(*kept, "--top-k", "3", "--seed", "2", "abc")
     command = ["specdec", "--temperature", "0", *kept, "abc"]
     assert shlex.split(figure(output, "greedy texts")) == command
@@ -330,17 +331,19 @@ def test_number_formats_and_prefill(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     """Of the bundled pair, and of models given by path."""
     asked: list[Any] = []
     use_models(
-        monkeypatch, lambda *formats, prefill: asked.append((*formats, prefill)) or pair,
-        targets=lambda path, dtype, *, adapter, prefill: asked.append((path, dtype, prefill)) or pair[0],
+        monkeypatch, lambda *formats, **how: asked.append((*formats, *how.values())) or pair,
+        targets=lambda path, dtype, *, adapter, **how: asked.append((path, dtype, *how.values())) or pair[0],
         drafts=lambda path, target, *, dtype: asked.append((path, dtype)) or pair[1],
     )  # fmt: skip
     short = ["abc", "--max-new-tokens", "4"]
-    for more in ([], ["--dtype", "bf16", "--draft-dtype", "int4", "--prefill", "rows"]):
+    given = "--dtype bf16 --draft-dtype int4 --cache-dtype int8 --prefill rows".split()
+    for more in ([], given):
         printed(*short, *more)
     printed(*short, "--target", "target", "--draft", "draft", "--draft-dtype", "int8")
     assert run("chat").exit_code == 2  # the pair has no chat template
-    asked_of_pair = [(None, None, "rows"), ("bf16", "int4", "rows")]
-    assert asked == [*asked_of_pair, ("target", None, "rows"), ("draft", "int8"), (None, None, "rows")]
+    unset = (None, None, "rows", None)
+    asked_of_pair = [unset, ("bf16", "int4", "rows", "int8")]
+    assert asked == [*asked_of_pair, ("target", None, "rows", None), ("draft", "int8"), unset]
     assert run(*short, "--dtype", "f16").exit_code == 2
 
 

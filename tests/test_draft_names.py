@@ -34,7 +34,8 @@ def used(memory: Any, target: specdec.Model) -> Any:
 
 
 NAMED = [
-    "model:{model}", "unigram:{text}", "bigram:{text}", "ngram:{text}", "online-ngram", "online-ngram:{text}",
+    "model:{model}", "window:9:{model}", "unigram:{text}", "bigram:{text}", "ngram:{text}", "online-ngram",
+    "online-ngram:{text}",
     "prompt-lookup:", "prompt-lookup:{text}", "input-copy", "input-copy:{text}", "suffix-decoding",
     "token-recycling", "lookahead", "lookahead:3,2", "early-exit:1", "skip-layers:0/1", "eagle:{eagle}",
     "random", "online:ngram:{text}", "ensemble:prompt-lookup+ngram:{text}+random",
@@ -137,6 +138,8 @@ def test_wrong_parameters_are_named() -> None:
         ("", "draft is ''"), ("ngram", "expected ngram:FILE"), ("early-exit:", "expected early-exit:LAYER"),
         ("early-exit:x", "expected LAYER, one integer"), ("early-exit:1,2", "one integer"),
         ("early-exit:9", "layer is 9"), ("random:3", "expected random, uniform tokens"),
+        ("window:9", "TOKENS:MODEL"), ("window:9:random", "TOKENS:MODEL"),
+        ("window:0:{model}", "window is 0"),
         ("lookahead:3", "expected WINDOW,NGRAM"), ("skip-layers:/", "attn and mlp are empty"),
         ("ngram:no-such-file", "no-such-file: no such file"),
         ("prompt-lookup:no-such-file", "no-such-file: no such file"),
@@ -147,7 +150,7 @@ def test_wrong_parameters_are_named() -> None:
 )  # fmt: skip
 def test_wrong_names(text: str, message: str, target: specdec.Model) -> None:
     with pytest.raises(InputError, match=message):
-        named(text, target)
+        named(text.replace("{model}", str(target.path)), target)
 
 
 def test_a_name_that_is_a_file_too(

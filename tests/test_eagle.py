@@ -1,4 +1,4 @@
-"""EAGLE-1, EAGLE-3 and native multi-token prediction heads, from files, against the papers' definitions.
+"""EAGLE-1 and EAGLE-3 from files, against the papers' definitions.
 
 `test_every_drafter.py` tests that output stays the target's, with all other drafts.
 """
@@ -20,11 +20,10 @@ from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     InputError,
-    UnsupportedModelError,
     VocabularyMismatchError,
 )  # fmt: skip
 from worlds.canonical import LLAMA, build, decoder_of, random_tensors
-from worlds.eagles import EagleFolder, PaperDraft, eagle1, eagle3, mimo
+from worlds.eagles import EagleFolder, PaperDraft, eagle1, eagle3
 from worlds.folders import llama_config, write_hf
 from worlds.learned import check_distributions, random_heads
 
@@ -135,23 +134,6 @@ def test_eagle_2_is_a_tree_that_grows(target: specdec.Model, tmp_path: Path) -> 
         depths.add(max(map(len, paths)))
         text += one.tokens
     assert max(depths) > 2
-
-
-def test_mimo_brings_a_head(tmp_path: Path) -> None:
-    """Its tensors are no part of the target, and the draft is what the family's own code computes."""
-    target, head = mimo(tmp_path, vocab_size=17, max_position_embeddings=120)
-    draft = drafts.MTP(target)
-    assert (draft.variant, draft.path) == ("MTP", target.path)
-    result = assert_chains_of_the_paper(head, draft)
-    assert result.trace.n_drafted > 80
-
-
-def test_a_target_without_a_head_is_refused(target: specdec.Model, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLM, which has no supported"):
-        drafts.MTP(target)
-    many, _ = mimo(tmp_path, num_nextn_predict_layers=3)
-    with pytest.raises(UnsupportedModelError, match="'num_nextn_predict_layers' is 3"):
-        drafts.MTP(many)
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bf16"}, {"dtype": "int8"}, {"prefill": "blas"}])

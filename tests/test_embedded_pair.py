@@ -45,9 +45,12 @@ def test_the_pair_is_loaded_once_in_a_format() -> None:
     assert (target.n_parameters, draft.n_parameters) == (92_133_888, 3_939_328)
 
 
-@pytest.mark.parametrize("prefill", ["rows", "tiles"])  # what "auto" means, here or elsewhere
-def test_speculative_text_is_plain_text(prefill: Any) -> None:
-    target, draft = specdec.embedded_pair(prefill=prefill)
+# "rows" and "tiles": what "auto" means, here or elsewhere
+@pytest.mark.parametrize(("prefill", "cache_dtype"), [("rows", None), ("tiles", None), ("rows", "int8")])
+def test_speculative_text_is_plain_text(prefill: Any, cache_dtype: Any) -> None:
+    target, draft = specdec.embedded_pair(prefill=prefill, cache_dtype=cache_dtype)
+    assert (target.cache_dtype, draft.cache_dtype) == (cache_dtype or "bf16", "bf16")
+    assert (f", cache in {cache_dtype}," in repr(target)) == (cache_dtype is not None)
     plain = specdec.generate(target, None, TEXT, max_new_tokens=60)
     out = specdec.generate(target, draft, [TEXT[:40], TEXT], max_new_tokens=60, n_threads=2)[1]
     assert out.tokens == plain.tokens and out.trace.tokens_per_call > 1.5

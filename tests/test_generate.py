@@ -233,6 +233,8 @@ def test_unknown_options_name_the_one_that_is_meant(pair: Pair, name: str, meant
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'{hint}$"):
             call(*pair, PROMPT, **{name: 1})
+    with pytest.raises(TypeError, match=r"'kv_cache_dtype'; did you mean cache_dtype\?$"):
+        specdec.load("path", **{"kv_cache_dtype": "int8"})  # type: ignore[arg-type]
     with refuses("prompt"):
         specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"'n'; generate, agenerate, submit have it"):

@@ -272,8 +272,8 @@ def test_drafts_decode_the_same_tokens_in_another_process() -> None:
     """A model, a table, copies, and an ensemble, with their target."""
     target, small = specdec.embedded_pair()
     ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 3)
-    made = [drafts.ModelDraft(small, tree=drafts.StaticTree((2, 1))), drafts.PromptLookup(min_match=1),
-            drafts.Ngram(ids, target.config.n_vocab, 3)]  # fmt: skip
+    tree = drafts.ModelDraft(small, window=9, tree=drafts.StaticTree((2, 1)))
+    made = [tree, drafts.PromptLookup(min_match=1), drafts.Ngram(ids, target.config.n_vocab, 3)]
     made.append(drafts.Ensemble(*made, adaptive=False))
     said = (
         "[(run.tokens, [round_.drafted for round_ in run.trace.rounds]) for draft in value[1] for run in "

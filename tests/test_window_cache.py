@@ -89,6 +89,29 @@ def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
             assert np.array_equal(one[: len(other)], other[: len(one)])
 
 
+def test_a_window_of_its_own_is_that_of_the_configuration(model: Model) -> None:
+    """Logits, and what it drafts for another model; layers keep shorter windows."""
+    formats: Any = {"dtype": model.dtype, "cache_dtype": model.cache_dtype}
+    tensors = perturbed(random_tensors(CONFIG), 0.03)
+    windowed, whole = build(CONFIG, tensors, **formats).windowed(20), build(CONFIG, tensors, **formats)
+    expected = build(CONFIG | {"windows": [9, 20, 20]}, tensors, **formats)
+    assert windowed.config == expected.config and windowed.base is None
+    assert np.array_equal(prompt_logits(windowed, ids()), prompt_logits(expected, ids()))
+    assert not np.array_equal(prompt_logits(windowed, ids()), prompt_logits(whole, ids()))
+
+    def rounds_with(draft: Model | None) -> list[dict[str, Any]]:
+        given = draft and ("model", {"model": draft})
+        session = Session(model, given, [ids(500)], gamma=4, max_new_tokens=60, temperature=0.7)
+        session.prefill()
+        return all_rounds(session)
+
+    found = rounds_with(windowed)
+    for name in ("tokens", "drafted", "accepted"):
+        assert [one[name] for one in found] == [one[name] for one in rounds_with(expected)]
+    with pytest.raises(ValueError, match="window is 0, expected 1 or more"):
+        model.windowed(0)
+
+
 @pytest.mark.parametrize("n_common", [0, 100, 520, 640])
 def test_a_cached_text_continues_where_its_windows_remain(model: Model, n_common: int) -> None:
     """A text of 640 tokens is left at various positions; reading it again gives the same bits."""

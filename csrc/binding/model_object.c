@@ -76,17 +76,29 @@ static int formats_from(PyObject* mapping, const sd_config* config, sd_format** 
     return failed ? -1 : 0;
 }
 
-/* Make the model from tensors, or of packed blocks. Returns 0, or -1 with an exception. */
-static int fill(sd_model_object* self, const sd_config* c, sd_numbers numbers, PyObject* tensors,
-                PyObject* packed, int n_threads) {
+/* Make the model of packed blocks, or an empty one that has rows of its target's head, or all of them
+ * (None). Returns 0, or -1 with an exception. */
+static int create(sd_model_object* self, const sd_config* c, sd_numbers numbers, PyObject* head_rows,
+                  PyObject* packed) {
     sd_memory_block blocks[2];
     const sd_model* target = self->target ? ((sd_model_object*)self->target)->model : NULL;
+    int32_t* rows = NULL;
+    int n = 0, result = 0;
     if (numbers.prefill == SD_ENGINE_BLAS && sd_passed(sd_library_load()) < 0) return -1;
     if (packed != Py_None) {
         if (blocks_from(packed, c->encoder ? 2 : 1, self->packed, blocks) < 0) return -1;
         return sd_passed(sd_model_adopt(c, numbers, blocks, &self->model));
     }
-    if (sd_passed(sd_model_create(c, numbers, target, &self->model)) < 0) return -1;
+    if (sd_optional_ids_from(head_rows, "head_rows", &rows, &n) < 0) return -1;
+    if (rows != NULL && n != c->n_draft_tokens)
+        result = sd_refuse("there are %d head_rows, expected n_draft_tokens = %d", n, c->n_draft_tokens);
+    if (result == 0) result = sd_passed(sd_model_create(c, numbers, (sd_shared){target, rows}, &self->model));
+    PyMem_Free(rows);
+    return result;
+}
+
+/* Set the tensors of an empty model. Returns 0, or -1 with an exception. */
+static int fill(sd_model_object* self, PyObject* tensors, int n_threads) {
     if (sd_set_tensors(tensors, set_tensor, self->model, n_threads) < 0) return -1;
     return sd_passed(sd_model_finish(self->model));
 }
@@ -108,17 +120,19 @@ static void note_figures(sd_model_object* self) {
 }
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config",    "tensors", "dtype",  "cache_dtype", "prefill",
-                            "n_threads", "target",  "packed", "formats",     NULL};
+    static char* names[] = {"config", "tensors", "dtype",   "cache_dtype", "prefill", "n_threads",
+                            "target", "packed",  "formats", "head_rows",   NULL};
     sd_model_object* self = (sd_model_object*)object;
     PyObject *mapping, *tensors, *target = Py_None, *packed = Py_None, *formats = Py_None;
+    PyObject* head_rows = Py_None;
     sd_format* by_tensor = NULL;
     const char *dtype = "f32", *cache_dtype = "f32", *prefill = "rows";
     int n_threads = 1;
     sd_numbers numbers = {0};
     sd_config c = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiOOO", names, &mapping, &tensors, &dtype,
-                                     &cache_dtype, &prefill, &n_threads, &target, &packed, &formats))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiOOOO", names, &mapping, &tensors, &dtype,
+                                     &cache_dtype, &prefill, &n_threads, &target, &packed, &formats,
+                                     &head_rows))
         return -1;
     if (target != Py_None && sd_model_from(target, "target") == NULL) return -1;
     if (target != Py_None) self->target = Py_NewRef(target);
@@ -127,7 +141,8 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     if (sd_config_from(self->config, &c) < 0) return -1;
     int result = sd_config_check(&c) == SD_OK ? formats_from(formats, &c, &by_tensor) : 0;
     numbers.by_tensor = by_tensor;
-    if (result == 0) result = fill(self, &c, numbers, tensors, packed, n_threads);
+    if (result == 0) result = create(self, &c, numbers, head_rows, packed);
+    if (result == 0 && packed == Py_None) result = fill(self, tensors, n_threads);
     if (result == 0) note_figures(self);
     PyMem_Free(by_tensor);
     sd_config_free(&c);
@@ -148,7 +163,8 @@ static PyObject* get_config(PyObject* self, void* ignored) {
 }
 
 static PyObject* get_base(PyObject* self, void* ignored) {
-    return Py_NewRef(model_of(self)->base ? ((sd_model_object*)self)->target : Py_None);
+    const sd_model* model = model_of(self);
+    return Py_NewRef(model->base && !model->windowed ? ((sd_model_object*)self)->target : Py_None);
 }
 
 static PyObject* matrix(PyObject* self, PyObject* argument) {
@@ -282,6 +298,36 @@ static PyObject* adapted(PyObject* base, PyObject* args, PyObject* kwargs) {
     return made;
 }
 
+/* The configuration of a windowed model: a new dict, NULL with an exception. */
+static PyObject* windowed_config(const sd_model_object* of, const sd_config* c) {
+    PyObject *config = PyDict_Copy(of->config), *windows = PyList_New(c->n_layer);
+    int failed = config == NULL || windows == NULL;
+    for (int i = 0; !failed && i < c->n_layer; i++) {
+        PyObject* window = PyLong_FromLong(c->layers[i].window);
+        failed = window == NULL || PyList_SetItem(windows, i, window) < 0;
+    }
+    if (!failed) failed = PyDict_SetItemString(config, "windows", windows) < 0;
+    Py_XDECREF(windows);
+    if (failed) Py_CLEAR(config);
+    return config;
+}
+
+static PyObject* windowed(PyObject* self, PyObject* args) {
+    const sd_model_object* of = (sd_model_object*)self;
+    int window;
+    if (!PyArg_ParseTuple(args, "i", &window)) return NULL;
+    PyObject* object = sd_object_new(self, SD_TYPE_model);
+    if (object == NULL) return NULL;
+    sd_model_object* made = (sd_model_object*)object;
+    made->target = Py_NewRef(self);
+    if (sd_passed(sd_model_windowed(of->model, window, &made->model)) < 0 ||
+        (made->config = windowed_config(of, &made->model->config)) == NULL)
+        Py_CLEAR(object);
+    else
+        note_figures(made);
+    return object;
+}
+
 static PyMethodDef methods[] = {
     {"adapted", SD_KEYWORDS(adapted), "adapted($self, ranks, tensors, *, n_threads=1)\n--\n\n"},
     {"block_sizes", block_sizes, METH_NOARGS, "block_sizes($self, /)\n--\n\n"},
@@ -289,6 +335,7 @@ static PyMethodDef methods[] = {
     {"encode", SD_KEYWORDS(encode), "encode($self, ids, *, n_threads=1)\n--\n\n"},
     {"matrix", matrix, METH_O, "matrix($self, name, /)\n--\n\n"},
     {"token_table", token_table, METH_NOARGS, "token_table($self, /)\n--\n\n"},
+    {"windowed", windowed, METH_VARARGS, "windowed($self, window, /)\n--\n\n"},
     {0},
 };
 
@@ -311,7 +358,7 @@ static PyMemberDef members[] = {
 const sd_type_spec sd_model_type = {
     .doc =
         "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, target=None, "
-        "packed=None, formats=None)\n--\n\n",
+        "packed=None, formats=None, head_rows=None)\n--\n\n",
     .size = sizeof(sd_model_object),
     .make = make,
     .release = release,

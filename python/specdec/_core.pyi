@@ -65,13 +65,15 @@ class Model:
         self, config: Mapping[str, Any], tensors: Iterable[tuple[str, NDArray[Any] | _FileRows, str]], *,
         dtype: Dtype = "f32", cache_dtype: CacheDtype = "f32", prefill: PrefillMethod = "rows",
         n_threads: int = 1, target: Model | None = None, packed: Sequence[memoryview] | None = None,
-        formats: Mapping[str, str] | None = None,
+        formats: Mapping[str, str] | None = None, head_rows: Sequence[int] | NDArray[Any] | None = None,
     ) -> None:  # fmt: skip
         """target : the model whose token table or head a draft's configuration shares.
 
         packed : writable blocks of a model of this configuration and these formats, instead of tensors.
 
         formats : GGUF formats of matrices and of the token table, by name; others have `dtype`.
+
+        head_rows : rows of the target's head that a shared head of n_draft_tokens has.
         """
     def adapted(
         self,
@@ -96,6 +98,8 @@ class Model:
         """A packed matrix by canonical name, with the values used in products: [n_rows, n_cols]."""
     def token_table(self) -> _Floats:
         """The stored embeddings of all tokens, before scale and norm: [n_vocab, d_model]."""
+    def windowed(self, window: int, /) -> Model:
+        """A model with these weights whose rows attend to the last `window` positions at most."""
     base: Final[Model | None]
     """The model that an adapted model builds on; None: not adapted."""
     cache_dtype: Final[CacheDtype]

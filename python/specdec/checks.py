@@ -5,13 +5,16 @@ Conversion errors become `InputError`; exceptions from an object's own code prop
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
 from numbers import Integral, Real
 from operator import length_hint
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 from specdec.errors import InputError, SpecdecError, pass_signals_on, shown
 
 Choice = TypeVar("Choice", bound=str)
+Function = TypeVar("Function", bound=Callable[..., Any])
 """A string of a Literal type."""
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
@@ -155,3 +159,28 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
         message = getattr(reason, "strerror", None) or reason
         raise error(f"{name} {shown(text)} cannot be accessed: {message}") from reason
     return location
+
+
+def suggesting(meant: Callable[[str, Collection[str]], str]) -> Callable[[Function], Function]:
+    """Return a decorator: a TypeError for an unknown argument ends with meant(name, known names)."""
+
+    def decorate(function: Function) -> Function:
+        known = inspect.signature(function).parameters
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name not in known:
+                    found = f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                    raise TypeError(found + meant(name, known))
+            return function(*args, **kwargs)
+
+        return cast("Function", call)
+
+    return decorate
+
+
+def similar(name: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
+    """Suggest a known name: what others call `name`, or the most similar one; empty if there is none."""
+    meant = elsewhere.get(name) or next(iter(get_close_matches(name, known, 1)), None)
+    return f"; did you mean {meant}?" if meant in known else ""

@@ -51,6 +51,7 @@ def _arguments(kind: str, draws: Draws, target: Description, n_vocab: int, n_lay
     if kind == "model":
         found = {"model": draws.one("a", "a", "b", "target")}
         adapts = found["model"] != "b" and "encoder" not in target and draws.chance(0.15)
+        found |= {"window": draws.one(1, 5, 40)} if draws.chance(0.2) else {}
         return found | ({"adapter": draw_adapter(draws, target)} if adapts else {})
     if kind == "vocabulary":
         return draw_vocabulary(draws, n_vocab) | {"model": draws.one("a", "b")}
@@ -117,7 +118,7 @@ def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description
         sizes |= {"num_key_value_heads": 1, "head_dim": draws.one(2, 4, 10), "max_position_embeddings": 8}
         found: Description = {"dtype": dtype, "sizes": sizes, "options": {"own_embedding": draws.chance(0.5)}}
         if draws.chance(0.4):
-            return found | {"first": True}
+            return found | {"first": True, "head_tokens": tokens}
         if draws.chance(0.3):
             sizes["hidden_size"] = draws.randint(3, 40)
         flags = [name for name in ("norm_before_residual", "norm_output") if draws.chance(0.5)]
@@ -165,7 +166,8 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         if "draft" in d:
             inner = make_draft(d["draft"], target, models)
             return drafts.ModelDraft(model, draft=inner, gamma=d["gamma"])
-        return model if tree is None else drafts.ModelDraft(model, tree=tree)
+        how = {"tree": tree, "window": d.get("window")}
+        return drafts.ModelDraft(model, **how) if any(how.values()) else model
     if kind == "vocabulary":  # a ModelDraft whose vocabulary is another one
         strings = {side: [text.encode("latin-1") for text in d.pop(side)] for side in ("ours", "theirs")}
         return Translated(model, tree=tree, **strings, **d)
@@ -200,7 +202,8 @@ def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
         make = eagles.eagle1 if d.get("first") else eagles.eagle3
         with tempfile.TemporaryDirectory() as folder:
             path = make(target, seed=seed, **d["options"], **d["sizes"]).write(Path(folder))
-            return drafts.Eagle(path, target, tree=tree, dtype=d["dtype"], n_threads=1)
+            more: Any = {"tree": tree, "dtype": d["dtype"], "head_tokens": d.get("head_tokens")}
+            return drafts.Eagle(path, target, n_threads=1, **more)
     if kind == "heads":
         weights = learned.random_heads(target, **d["fields"], tokens=d["tokens"], seed=seed)
         return drafts.DecodingHeads(weights, dtype=d["dtype"], tree=tree)

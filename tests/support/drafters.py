@@ -174,6 +174,7 @@ CHAINS: dict[str, Make] = {
     "object": lambda w: Repeats(),
     "object that draws": lambda w: Draws(w.n_vocab),
     "model": lambda w: w.draft,
+    "model with a window": lambda w: drafts.ModelDraft(w.draft, window=5),
     "unigram": lambda w: drafts.Unigram(w.ids, w.n_vocab),
     "bigram": lambda w: drafts.Bigram(w.ids, w.n_vocab),
     "trigram": lambda w: drafts.Ngram(w.ids, w.n_vocab, 3),
@@ -212,6 +213,7 @@ CHAINS: dict[str, Make] = {
     "through text": lambda w: Renumbered(w.draft, text="text"),
     "other vocabulary, measured": lambda w: Renumbered(w.draft, text="measured"),
     "eagle 3": lambda w: eagle_for(w.target, "reduced"),  # an Eagle of some of the tokens
+    "eagle 1 with half of the head": lambda w: eagle_for(w.target, "eagle1 with half of the head"),
     "three models deep": drafted_by(drafted_by(in_tree(drafts.ParallelChains(2)), gamma=3)),
 }
 """Drafts whose every proposal is a chain, so that block verification takes them."""

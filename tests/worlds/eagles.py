@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import drafts
+from specdec.models.families import FAMILIES
+from specdec.models.families.mtp import LAYOUTS
 from worlds.folders import llama_config, llama_tensors, write_hf
 
 Array = NDArray[Any]
@@ -147,40 +149,76 @@ def eagle3(
     return EagleFolder(layout, target, fields, random(rng, shapes), captures, flags, tokens)
 
 
-def mimo_config(**changes: Any) -> dict[str, Any]:
-    """A config.json for MiMo: Qwen 2 with a head for multi-token prediction."""
-    return llama_config(
-        **{
-            "architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1,
-            "attention_bias": True, "head_dim": 8, **changes,
-        }
-    )  # fmt: skip
+MIMO = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "attention_bias": True}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+MTP_NAMES: dict[str, dict[str, str]] = {
+    "MiMo": {
+        "layers.0.": "model.mtp_layers.0.", "token_norm": "model.mtp_layers.0.token_layernorm",
+        "feature_norm": "model.mtp_layers.0.hidden_layernorm", "projection": "model.mtp_layers.0.input_proj",
+        "output_norm": "model.mtp_layers.0.final_layernorm",
+    },
+    "Qwen": {
+        "layers.0.": "mtp.layers.0.", "token_norm": "mtp.pre_fc_norm_embedding",
+        "feature_norm": "mtp.pre_fc_norm_hidden", "projection": "mtp.fc", "output_norm": "mtp.norm",
+    },
+    "DeepSeek": {
+        "layers.0.": "model.layers.2.", "token_norm": "model.layers.2.enorm",
+        "feature_norm": "model.layers.2.hnorm", "projection": "model.layers.2.eh_proj",
+        "output_norm": "model.layers.2.shared_head.norm",
+    },
+}  # fmt: skip
+"""Prefixes of the names in files of two layers and an MTP block, as the models' authors publish them."""
 
 
-def mimo(folder: Path, seed: int = 0, **changes: Any) -> tuple[specdec.Model, EagleFolder]:
-    """A random target with its head, written to a folder, and the head alone."""
-    config = mimo_config(**changes)
-    tensors = llama_tensors(config, seed)
-    tensors = {name: x for name, x in tensors.items() if not name.endswith("o_proj.bias")}
+def mtp_block(config: Mapping[str, Any], seed: int = 0, *, biases: bool = False) -> dict[str, Array]:
+    """A random MTP block: MiMo's with biases of queries, keys and values, or Qwen 3's with norms of heads."""
     d = config["hidden_size"]
-    shapes: dict[str, Any] = dict.fromkeys(
-        (
-            "token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight",
-            "input_layernorm.weight",
-        ),
-        (d,),
-    )  # fmt: skip
-    shapes |= {"input_proj.weight": (d, 2 * d)} | layer_shapes(config, d)
-    n_heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
-    for role in "qkv":
-        shapes[f"self_attn.{role}_proj.bias"] = (n_heads.get(role, n_heads["k"]) * config["head_dim"],)
-    head = random(np.random.default_rng(seed + 1), shapes)
-    stored = {f"model.mtp_layers.0.{name}": array for name, array in head.items()}
+    names = ("token_norm", "feature_norm", "output_norm", "layers.0.input_layernorm")
+    shapes: dict[str, Any] = {f"{name}.weight": (d,) for name in names} | {"projection.weight": (d, 2 * d)}
+    layer = layer_shapes(config, d, qk_norm=not biases)
+    if biases:
+        layer |= {f"self_attn.{role}_proj.bias": layer[f"self_attn.{role}_proj.weight"][:1] for role in "qkv"}
+    shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
+    return random(np.random.default_rng(seed), shapes)
+
+
+def qwen3_with(layout: str) -> tuple[Any, str, Any]:
+    """The families, and Qwen 3 among them with an MTP block in another family's layout."""
+    name = QWEN3["architectures"][0]
+    return FAMILIES, name, replace(FAMILIES[name], mtp=LAYOUTS[layout])
+
+
+def mtp_folder(
+    folder: Path, layout: str = "MiMo", seed: int = 0, **changes: Any
+) -> tuple[specdec.Model, EagleFolder]:
+    """A random target with an MTP block in a layout, written to a folder, and the block alone."""
+    is_mimo = layout == "MiMo"
+    count = "mtp_num_hidden_layers" if layout == "Qwen" else "num_nextn_predict_layers"
+    config = llama_config(**{**(MIMO if is_mimo else QWEN3), count: 1, "head_dim": 8, **changes})
+    tensors = {name: x for name, x in llama_tensors(config, seed).items() if "o_proj.bias" not in name}
+    block = mtp_block(config, seed + 1, biases=is_mimo)
+    if not is_mimo:
+        norms = [f"model.layers.{i}.self_attn.{role}_norm.weight" for i in range(2) for role in "qk"]
+        tensors |= random(np.random.default_rng(seed), dict.fromkeys(norms, (8,)))
+    stored = {}
+    for name, array in block.items():
+        base = next(one for one in MTP_NAMES[layout] if name.startswith(one))
+        minus = layout == "Qwen" and base.endswith("norm")
+        stored[MTP_NAMES[layout][base] + name.removeprefix(base)] = array - np.float32(minus)
+    if layout == "DeepSeek":  # copies of the target's
+        stored["model.layers.2.embed_tokens.weight"] = tensors["model.embed_tokens.weight"]
+        stored["model.layers.2.shared_head.head.weight"] = tensors["lm_head.weight"]
     target = specdec.load(write_hf(folder, config, tensors | stored), tokenizer=False)
-    outside = ("token_layernorm", "hidden_layernorm", "final_layernorm", "input_proj")
-    plain = {name if name.startswith(outside) else f"layers.0.{name}": array for name, array in head.items()}
-    fields = config | {"num_hidden_layers": 1}
-    return target, EagleFolder("mimo", target, fields, plain, (target.config.n_layer + 1,))
+    return target, as_draft(target, config, block, features_first=is_mimo)
+
+
+def as_draft(
+    target: specdec.Model, config: Mapping[str, Any], block: dict[str, Array], *, features_first: bool = False
+) -> EagleFolder:
+    """A block of an MTP layout as `PaperDraft` reads it."""
+    fields, flags = dict(config) | {"num_hidden_layers": 1}, {"features_first": features_first}
+    flags["norm_output"] = True
+    return EagleFolder("mtp", target, fields, block, (target.config.n_layer + 1,), flags)
 
 
 # --------------------------------------------------------------------------------- forward of the papers
@@ -256,9 +294,9 @@ class PaperDraft:
         if self.f.layout == "eagle1":
             x = self.w["fc.weight"] @ np.concatenate([embedded, feature]) + self.w["fc.bias"]
             x = x + self.attend(0, x)
-        elif self.f.layout == "mimo":
-            parts = [self.norm("hidden_layernorm", feature), self.norm("token_layernorm", embedded)]
-            x = self.w["input_proj.weight"] @ np.concatenate(parts)
+        elif self.f.layout == "mtp":
+            parts = [self.norm("token_norm", embedded), self.norm("feature_norm", feature)]
+            x = self.w["projection.weight"] @ np.concatenate(parts[:: -1 if flags["features_first"] else 1])
             x = x + self.attend(0, self.norm("layers.0.input_layernorm", x))
         else:
             g = feature if own else self.fused(feature)
@@ -271,10 +309,7 @@ class PaperDraft:
             x = x + self.mlp(i, self.norm(f"layers.{i}.post_attention_layernorm", x))
         if self.f.layout == "eagle1":
             return self.head @ x, x
-        if self.f.layout == "mimo":
-            normed_output = self.norm("final_layernorm", x)
-            return self.head @ normed_output, normed_output
-        normed_output = self.norm("norm", x)
+        normed_output = self.norm("output_norm" if self.f.layout == "mtp" else "norm", x)
         return self.head @ normed_output, normed_output if flags.get("norm_output") else x
 
     def fused(self, captures: Array) -> Array:
@@ -331,7 +366,7 @@ def _folders() -> Path:
 def eagle_folder(target: specdec.Model, kind: str) -> Path:
     """Write a random draft's folder for a target: "eagle1", "eagle3", or "reduced" in its vocabulary."""
     folder = Path(tempfile.mkdtemp(dir=_folders()))
-    if kind == "eagle1":
+    if kind.startswith("eagle1"):
         return eagle1(target, seed=5).write(folder)
     n_draft = max(2, 2 * target.config.n_vocab // 3) if kind == "reduced" else None
     flags = {"norm_before_residual": True, "fc_norm": True, "norm_output": True} if n_draft else {}
@@ -340,7 +375,8 @@ def eagle_folder(target: specdec.Model, kind: str) -> Path:
 
 @functools.cache
 def _loaded(target: specdec.Model, kind: str) -> drafts.Eagle:
-    return drafts.Eagle(eagle_folder(target, kind), target)
+    head_tokens = range(0, target.config.n_vocab, 2) if kind == "eagle1 with half of the head" else None
+    return drafts.Eagle(eagle_folder(target, kind), target, head_tokens=head_tokens)
 
 
 def eagle_for(target: specdec.Model, kind: str, tree: Any = None) -> drafts.Eagle:
@@ -353,4 +389,4 @@ def eagle_for(target: specdec.Model, kind: str, tree: Any = None) -> drafts.Eagl
 @functools.cache
 def mimo_target() -> specdec.Model:
     """A random target with a head for multi-token prediction."""
-    return mimo(Path(tempfile.mkdtemp(dir=_folders())))[0]
+    return mtp_folder(Path(tempfile.mkdtemp(dir=_folders())))[0]

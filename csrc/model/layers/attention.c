@@ -8,8 +8,9 @@
 #include "positions.h"
 
 /* Slots whose scores become weights and are multiplied with values, for all rows, before the next: with their
- * values they fit a first-level cache. */
+ * values they fit a first-level cache. For few rows memory would be idle during the weights of more. */
 #define VALUE_SLOTS 64
+#define MANY_ROWS 6
 
 /* For sources up to this length the scratch holds the scores of all rows computed together. */
 #define SHORT_SOURCE 4096
@@ -326,10 +327,11 @@ static void add_values(const site* a, int p, int slot, int n) {
 /* output [n, …] = Σ weight · value, one chain over the slots per column. Scores become weights on the way,
  * while the first-level cache holds them. */
 static void weigh(const site* a, prefetching* r) {
+    int most = a->n < MANY_ROWS ? VALUE_SLOTS : 2 * VALUE_SLOTS;
     memset(a->scratch->output, 0, (size_t)a->n * (size_t)ld_output(a) * sizeof(float));
     for (int slot = a->slots.first, n; slot < a->slots.end; slot += n) {
         int run = sd_key_values_run(a->attention->keys, slot);
-        n = run < VALUE_SLOTS ? run : VALUE_SLOTS;
+        n = run < most ? run : most;
         if (a->slots.end - slot < n) n = a->slots.end - slot;
         weigh_slots(a, 0, a->n, slot - a->slots.first, n);
         for (int p = 0; p < sd_value_panels(a->config->d_head); p++) {

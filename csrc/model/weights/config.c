@@ -183,8 +183,8 @@ static sd_status check_features(const sd_config* c) {
               f->width);
     REFUSE_IF(c->n_draft_tokens < 0 || c->n_draft_tokens > c->n_vocab,
               "n_draft_tokens is %d, expected 0 to n_vocab = %d", c->n_draft_tokens, c->n_vocab);
-    REFUSE_IF(c->n_draft_tokens > 0 && (c->tied || c->shared_head),
-              "n_draft_tokens is %d, expected a head of the model's own", c->n_draft_tokens);
+    REFUSE_IF(c->n_draft_tokens > 0 && c->tied, "n_draft_tokens is %d, expected a head apart from the table",
+              c->n_draft_tokens);
     REFUSE_IF(c->tied && (c->shared_head || c->shared_embedding),
               "tied is set, expected no shared head or embedding with it");
     REFUSE_IF(c->norm != SD_NORM_RMS || c->norm_position != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||

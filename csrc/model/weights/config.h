@@ -149,7 +149,8 @@ typedef struct sd_config {
     int qkv_bias, out_bias, mlp_bias; /* which projections have a bias */
     int head_bias;
     int n_draft_tokens; /* tokens of the head, with ids of their own; 0: all n_vocab */
-    int shared_head;    /* draft model: the head is its target's, except norm and bias */
+    /* Draft model: the head with its bias is its target's, or n_draft_tokens rows of it. */
+    int shared_head;
     sd_features features;
     float embedding_scale; /* factor of token embeddings */
     int embedding_norm;    /* LayerNorm of the embedding */

@@ -204,8 +204,22 @@ static sd_number embedding_number(packing p) {
     return p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
 }
 
+/* Take memory for the rows of the target's head that the model has. */
+static void take_shared_head(sd_arena* arena, const sd_config* c, const sd_model* target, sd_model* model) {
+    model->head = sd_matrix_take(arena, target->head.panels[0].format, SD_LAYOUT_PANELS, c->n_draft_tokens,
+                                 c->d_model, 1);
+    model->head_bias = take_vector(arena, c->n_draft_tokens, target->head_bias != NULL);
+}
+
+/* Copy those rows, given by number. */
+static void copy_shared_head(const sd_model* target, const int32_t* rows, sd_model* model) {
+    sd_matrix_gather(&target->head, rows, &model->head);
+    for (int i = 0; model->head_bias && i < model->head.n_out; i++)
+        model->head_bias[i] = target->head_bias[rows[i]];
+}
+
 /* Take every array of the model from the arena; runs twice, to count and to hand out. */
-static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
+static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, sd_shared shared) {
     model->config = take_config(arena, config);
     const sd_config* c = config;
     packing p = packing_of(c, model->numbers);
@@ -236,6 +250,7 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->output_norm_bias = take_vector(arena, c->d_model, c->output_norm && layer_norm);
     model->head_bias =
         take_vector(arena, sd_head_rows(c), c->head_bias && !c->bidirectional && !c->shared_head);
+    if (c->shared_head && c->n_draft_tokens > 0) take_shared_head(arena, c, shared.target, model);
     if (c->features.use != SD_FEATURE_NONE) take_features(arena, c, p, model);
     model->ones = take_vector(arena, sd_widest(c, sd_head_size), c->v_norm);
     model->zeros =
@@ -267,14 +282,14 @@ static void free_model(sd_model* model) {
 }
 
 /* Create a model without its encoder; over a block, unless it is NULL. */
-static sd_status create(const sd_config* config, sd_numbers numbers, const sd_memory_block* block,
-                        sd_model** out) {
+static sd_status create(const sd_config* config, sd_numbers numbers, sd_shared shared,
+                        const sd_memory_block* block, sd_model** out) {
     SD_NEW(sd_model, model);
     model->numbers = numbers;
     model->mixed = numbers.by_tensor != NULL;
-    lay_out(model, &model->arena, config);
+    lay_out(model, &model->arena, config, shared);
     sd_status status = block ? sd_arena_adopt(&model->arena, *block) : sd_arena_commit(&model->arena);
-    if (status == SD_OK) lay_out(model, &model->arena, config);
+    if (status == SD_OK) lay_out(model, &model->arena, config, shared);
     if (status != SD_OK) {
         free_model(model);
         return status;
@@ -305,13 +320,21 @@ static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     return c->encoder ? check_engine(c->encoder, numbers) : SD_OK;
 }
 
-static sd_status check_target(const sd_config* c, const sd_model* target) {
+static sd_status check_shared(const sd_config* c, sd_shared shared) {
+    const sd_model* target = shared.target;
     if (c->bidirectional || (!c->shared_embedding && !c->shared_head)) return SD_OK;
     if (target == NULL)
         return sd_fail(SD_ERR_VALUE, "config: a table or head is shared, expected the target that has it");
     SD_FAIL_IF(target->config.d_model != c->d_model || target->config.n_vocab != c->n_vocab, SD_ERR_VALUE,
                "config: a table or head [%d, %d] is shared, expected [%d, %d] as the target's", c->n_vocab,
                c->d_model, target->config.n_vocab, target->config.d_model);
+    int n = c->shared_head ? c->n_draft_tokens : 0;
+    SD_FAIL_IF((n > 0) != (shared.head_rows != NULL), SD_ERR_VALUE,
+               "config: n_draft_tokens is %d, expected as many rows of the target's head", n);
+    for (int i = 0; i < n; i++)
+        if (shared.head_rows[i] < 0 || shared.head_rows[i] >= c->n_vocab)
+            return sd_fail(SD_ERR_VALUE, "head_rows[%d] is %d, expected 0 to %d", i, (int)shared.head_rows[i],
+                           c->n_vocab - 1);
     return SD_OK;
 }
 
@@ -340,17 +363,17 @@ static sd_status check_rows(sd_model* model) {
 }
 
 /* blocks: as in sd_model_adopt, or NULL. */
-static sd_status create_all(const sd_config* config, sd_numbers numbers, const sd_model* target,
+static sd_status create_all(const sd_config* config, sd_numbers numbers, sd_shared shared,
                             const sd_memory_block* blocks, sd_model** out) {
     sd_model *model = NULL, *encoder = NULL;
     sd_status status = sd_config_check(config);
     if (status == SD_OK) status = check_engine(config, numbers);
-    if (status == SD_OK) status = check_target(config, target);
+    if (status == SD_OK) status = check_shared(config, shared);
     sd_numbers of_encoder = numbers;
     if (status == SD_OK && numbers.by_tensor) of_encoder.by_tensor += sd_tensor_count_own(config);
     if (status == SD_OK && config->encoder)
-        status = create(config->encoder, of_encoder, blocks ? &blocks[1] : NULL, &encoder);
-    if (status == SD_OK) status = create(config, numbers, blocks, &model);
+        status = create(config->encoder, of_encoder, shared, blocks ? &blocks[1] : NULL, &encoder);
+    if (status == SD_OK) status = create(config, numbers, shared, blocks, &model);
     if (status != SD_OK) {
         sd_model_free(encoder);
         return status;
@@ -360,8 +383,12 @@ static sd_status create_all(const sd_config* config, sd_numbers numbers, const s
         model->config.encoder = &encoder->config;
         if (encoder->config.shared_embedding) encoder->token_embedding = model->token_embedding;
     }
+    const sd_model* target = shared.target;
     if (config->shared_embedding) model->token_embedding = target->token_embedding;
-    if (config->shared_head) model->head = target->head, model->head_bias = target->head_bias;
+    if (config->shared_head && shared.head_rows != NULL)
+        copy_shared_head(target, shared.head_rows, model);
+    else if (config->shared_head)
+        model->head = target->head, model->head_bias = target->head_bias;
     if (model->mixed && (status = check_rows(model)) != SD_OK) {
         sd_model_free(model);
         return status;
@@ -370,14 +397,13 @@ static sd_status create_all(const sd_config* config, sd_numbers numbers, const s
     return SD_OK;
 }
 
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
-                          sd_model** out) {
-    return create_all(config, numbers, target, NULL, out);
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_shared shared, sd_model** out) {
+    return create_all(config, numbers, shared, NULL, out);
 }
 
 sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_memory_block blocks[2],
                          sd_model** out) {
-    sd_status status = create_all(config, numbers, NULL, blocks, out);
+    sd_status status = create_all(config, numbers, (sd_shared){0}, blocks, out);
     if (status == SD_OK) (*out)->finished = 1;
     return status;
 }
@@ -394,8 +420,29 @@ uint64_t sd_model_layout(const sd_model* model) {
     return model->encoder ? shape * 31 + model->encoder->arena.shape : shape;
 }
 
+sd_status sd_model_windowed(const sd_model* model, int window, sd_model** out) {
+    SD_FAIL_IF(window < 1, SD_ERR_VALUE, "window is %d, expected 1 or more", window);
+    size_t n_layer = (size_t)model->config.n_layer;
+    sd_model* made = sd_alloc(sizeof *made + n_layer * sizeof *model->config.layers);
+    if (made == NULL) return SD_ERR_MEMORY;
+    *made = *model;
+    made->windowed = 1;
+    sd_layer_config* layers = (sd_layer_config*)(made + 1);
+    for (size_t i = 0; i < n_layer; i++) {
+        layers[i] = model->config.layers[i];
+        if (layers[i].window == 0 || layers[i].window > window) layers[i].window = window;
+    }
+    made->config.layers = layers;
+    *out = made;
+    return SD_OK;
+}
+
 void sd_model_free(sd_model* model) {
     if (model == NULL) return;
+    if (model->windowed) {
+        sd_free(model);
+        return;
+    }
     if (model->base != NULL) {
         sd_arena_free(&model->adapter->arena);
         sd_free(model->adapter);

@@ -74,7 +74,7 @@ typedef struct sd_model {
     int row_slice;      /* prompt tokens per slice for the row kernels */
     sd_arena arena;     /* owns everything below */
     sd_layer* layers;   /* [n_layer] */
-    sd_matrix head;     /* [sd_head_rows, d_model]; its own or its target's */
+    sd_matrix head;     /* [sd_head_rows, d_model]; its own, with copied rows or not, or its target's */
     /* [n_vocab, d_model] f32 in an f32 model, else bf16, or as in a file; an encoder may share its decoder's,
      * a draft model its target's */
     sd_table token_embedding;
@@ -96,6 +96,7 @@ typedef struct sd_model {
      * matrices, owned. NULL: not adapted. */
     const struct sd_model* base;
     struct sd_adapter* adapter;
+    int windowed; /* the rest, except the configuration's layers, belongs to another model */
 } sd_model;
 
 /* The model that owns the weights: the base, or the model itself. */
@@ -124,11 +125,16 @@ static inline int sd_prompt_slice(const sd_model* model) {
     return sd_prompts_in_slices(model) ? SD_BLAS_SLICE : model->row_slice;
 }
 
-/* Allocate an empty model; arrays of the configuration are copied. target: the finished model whose token
- * table or head the configuration shares, borrowed, must outlive the model; NULL if it shares none. On
- * success *model is owned by the caller. SD_ENGINE_BLAS needs the library to be loaded. */
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
-                          sd_model** model);
+/* What a draft model shares with its target; all borrowed. */
+typedef struct sd_shared {
+    const sd_model* target; /* finished model with the token table or head, outlives the draft; NULL: none */
+    /* [n_draft_tokens of the configuration] rows of the target's head, copied in its format; NULL: all */
+    const int32_t* head_rows;
+} sd_shared;
+
+/* Allocate an empty model; arrays of the configuration are copied. On success *model is owned by the caller.
+ * SD_ENGINE_BLAS needs the library to be loaded. */
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, sd_shared shared, sd_model** model);
 
 /* The same over blocks of sd_model_blocks from a finished model with this configuration and these numbers:
  * they hold the weights; all else in them is rewritten. blocks: of the model and of its encoder, if any,
@@ -149,6 +155,11 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
 
 /* Check that every tensor is set; after this the model never changes. */
 sd_status sd_model_finish(sd_model* model);
+
+/* Create a finished model over the weights and the adapter of another, borrowed, which must outlive it: rows
+ * attend to the last `window` positions at most in each layer of the decoder. On success *windowed is owned
+ * by the caller. */
+sd_status sd_model_windowed(const sd_model* model, int window, sd_model** windowed);
 
 void sd_model_free(sd_model* model);
 

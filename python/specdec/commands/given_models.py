@@ -15,7 +15,7 @@ from specdec.errors import InputError
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
-from specdec.models.number_formats import DTYPES, PREFILL_CHOICES, PrefillChoice
+from specdec.models.number_formats import CACHE_DTYPES, DTYPES, PREFILL_CHOICES
 from specdec.text_files import read_text_file
 
 _FORMAT: Final[dict[str, Any]] = {"type": click.Choice(DTYPES), "metavar": "FORMAT"}
@@ -48,6 +48,13 @@ _PREFILL = click.option(
     help="How prompts are computed: auto (the fastest here), rows (with the bits of decoding, the same on "
     "every processor), tiles or blas (default: auto; for chat and without a verb: rows).",
 )
+_CACHE_DTYPE = click.option(
+    "--cache-dtype",
+    type=click.Choice(CACHE_DTYPES),
+    metavar="FORMAT",
+    help="Number format of the target's KV cache: f32, bf16 or int8, the fastest in long contexts (default: "
+    "f32 for a target in f32, else bf16).",
+)
 _LANGUAGES = (
     click.option("--src-lang", metavar="CODE", help="Source language, for multilingual models."),
     click.option("--tgt-lang", metavar="CODE", help="Target language, for multilingual models."),
@@ -57,13 +64,13 @@ _ADAPTER = click.option(
     "--adapter", metavar="FOLDER", help="LoRA adapter (PEFT) to merge into the target's weights."
 )
 
-target_options = several(_TARGET, _ADAPTER, _DTYPE, _PREFILL, *_LANGUAGES)
+target_options = several(_TARGET, _ADAPTER, _DTYPE, _CACHE_DTYPE, _PREFILL, *_LANGUAGES)
 """Options for a target without a draft."""
-format_options = several(_DTYPE, _DRAFT_DTYPE, _PREFILL, *_LANGUAGES)
+format_options = several(_DTYPE, _DRAFT_DTYPE, _CACHE_DTYPE, _PREFILL, *_LANGUAGES)
 """Format options, for verbs that take models as arguments."""
-model_options = several(_TARGET, _ADAPTER, _DRAFT, _DTYPE, _DRAFT_DTYPE, _PREFILL, *_LANGUAGES)
+model_options = several(_TARGET, _ADAPTER, _DRAFT, _DTYPE, _DRAFT_DTYPE, _CACHE_DTYPE, _PREFILL, *_LANGUAGES)
 """Options for a target and one draft."""
-drafts_options = several(_TARGET, _DRAFTS, _DTYPE, _DRAFT_DTYPE, _PREFILL, *_LANGUAGES)
+drafts_options = several(_TARGET, _DRAFTS, _DTYPE, _DRAFT_DTYPE, _CACHE_DTYPE, _PREFILL, *_LANGUAGES)
 """Options for a target and several drafts."""
 template_option = click.option(
     "--chat-template",
@@ -89,15 +96,15 @@ def open_target(given: Mapping[str, Any]) -> Model:
 
 def _loaded(name: str | None, dtype: Any, given: Mapping[str, Any]) -> Model:
     """Load the named or bundled target and merge the --adapter, if any."""
-    adapter, prefill = given.get("adapter"), _prefill(given)
+    adapter, how = given.get("adapter"), _how(given)
     if name is None:
-        bundled = embedded_pair(dtype, None, prefill=prefill)[0]
-        return bundled if adapter is None else load(bundled.path, dtype, adapter=adapter, prefill=prefill)
-    return load(name, dtype, adapter=adapter, prefill=prefill)
+        bundled = embedded_pair(dtype, None, **how)[0]
+        return bundled if adapter is None else load(bundled.path, dtype, adapter=adapter, **how)
+    return load(name, dtype, adapter=adapter, **how)
 
 
-def _prefill(given: Mapping[str, Any]) -> PrefillChoice:
-    return given["prefill"] or "auto"
+def _how(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"prefill": given["prefill"] or "auto", "cache_dtype": given["cache_dtype"]}
 
 
 def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
@@ -114,7 +121,7 @@ def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
 def open_pair(given: Mapping[str, Any], *, optional: bool = False) -> tuple[Model, Any]:
     """Load target and draft, the bundled pair by default; an `optional` draft may be None."""
     if is_pair_in_package(given):
-        target, small = embedded_pair(given["dtype"], given["draft_dtype"], prefill=_prefill(given))
+        target, small = embedded_pair(given["dtype"], given["draft_dtype"], **_how(given))
         if given.get("adapter") is not None:
             target = _loaded(None, given["dtype"], given)
         return _with_languages(target, given), small

@@ -94,8 +94,8 @@ def _print(found: Any, as_json: bool) -> int:
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options except those of models, with a progress bar on a terminal."""
     models = (
-        "target", "adapter", "draft", "dtype", "draft_dtype", "prefill", "src_lang", "tgt_lang", "name",
-        "target_name",
+        "target", "adapter", "draft", "dtype", "draft_dtype", "cache_dtype", "prefill", "src_lang",
+        "tgt_lang", "name", "target_name",
     )  # fmt: skip
     found = {
         name: list(value) if isinstance(value, tuple) else value

@@ -233,7 +233,9 @@ def _settings(
 def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) -> list[str]:
     """Return the command for the same run at temperature 0, without sampling options."""
     command = ["specdec", "--temperature", "0"]
-    names = ("target", "draft", "dtype", "draft_dtype", "prefill", "source", "src_lang", "tgt_lang")
+    names = (
+        "target", "draft", "dtype", "draft_dtype", "cache_dtype", "prefill", "source", "src_lang", "tgt_lang",
+    )  # fmt: skip
     command += words_of({**given, "source": source}, names, without=_OF_SAMPLING)
     if prompt:
         words = " ".join(prompt)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import cached_property, partial, wraps
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
+from functools import cached_property, partial
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_integer, check_items
+from specdec.checks import Function, check_integer, check_items, similar, suggesting
 from specdec.containers import Container
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.constraint import Constraint, Schema, StatefulTransform
@@ -47,8 +45,6 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 
 _MOST_SAMPLES = 2**20
 CONSTRAINTS: Final = (*get_args(ConstraintType), "constraint")
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _check_gamma(name: str, gamma: Any) -> Gamma:
@@ -274,17 +270,7 @@ class SampleOptions(BatchOptions, total=False):
 
 def door(function: Function) -> Function:
     """Decorate a function that takes settings: unknown names raise a TypeError with a suggestion."""
-    known = inspect.signature(function).parameters
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs:
-            if name not in known:
-                hint = _meant(name, known)
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-        return function(*args, **kwargs)
-
-    return cast("Function", call)
+    return suggesting(_meant)(function)
 
 
 def _meant(name: str, known: Collection[str]) -> str:
@@ -292,8 +278,7 @@ def _meant(name: str, known: Collection[str]) -> str:
     if name in table_of(DecodingOptions):
         scope = table_of(DecodingOptions)[name].scope
         return f"; {', '.join(of for of, scopes in DOORS.items() if scope in scopes)} have it"
-    meant = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, known, 1)), None)
-    return f"; did you mean {meant}?" if meant in known else ""
+    return similar(name, known, _ELSEWHERE)
 
 
 _ELSEWHERE: Final = {

@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from specdec import _core
-from specdec.checks import check_choice, check_path
+from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.draft import Description, Draft
-from specdec.drafts.learned.eagle.draft import Eagle
+from specdec.drafts.learned.eagle.draft import MTP, Eagle
 from specdec.drafts.learned.eagle.published import is_published
 from specdec.drafts.learned.methods import open_learned
 from specdec.drafts.memories import SuffixDecoding, TokenRecycling
@@ -30,15 +30,17 @@ from specdec.errors import (
     type_of,
     warn,
 )
+from specdec.models.checkpoints.gguf_model import is_gguf_file, is_mtp_alone, read_metadata
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
 from specdec.models.loading import as_model
-from specdec.models.model import Model, ModelLike
+from specdec.models.model import Model, ModelLike, windowed
 from specdec.models.number_formats import Dtype, PrefillChoice
 from specdec.models.tokenizer import ByteTokenizer, Strip, check_same_vocabulary
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.vocabulary import correspondence_of, token_strings
 
 _KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = WeakKeyDictionary()
+_MOST_WINDOW: Final = 2**31 - 1
 
 
 def same_vocabulary(target: Model, draft: Model) -> bool:
@@ -157,6 +159,10 @@ def open_stored(
                 expected = f"None, as {path} holds a {made}, or specdec.drafts.{made}.load(path, ...)"
                 raise InputError.of(argument, value, expected)
         return stored
+    if is_gguf_file(path) and is_mtp_alone(read_metadata(path)[1]):
+        if target is None:
+            raise InputError.of(name, str(path), "specdec.drafts.MTP(target, path)", f"{path}, an MTP block")
+        return MTP(target, path, dtype=dtype, tree=tree, gamma=gamma)
     if not is_published(path):
         return open_learned(path, dtype=dtype, tree=tree, gamma=gamma)
     if target is None:
@@ -197,6 +203,10 @@ class ModelDraft(Draft):
         The draft model, with the target's vocabulary or another one.
     tree, gamma
         See `specdec.drafts`.
+    window : int, optional
+        Attend to the last `window` tokens only, which makes the model's KV cache a ring of that length and
+        its steps as fast in a long context as in a short one. Any window is exact, as for any draft. Layers
+        with a shorter window keep it. None: the model's own attention.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft model (section 6 of the paper), possibly nested further. The model's chain is
         then decoded speculatively: same distribution, and same tokens under greedy decoding and the coupled
@@ -212,14 +222,16 @@ class ModelDraft(Draft):
 
     def __init__(
         self, model: ModelLike, *, tree: Tree | None = None, draft: DraftLike | None = None,
-        gamma: int | None = None, vocabulary: Vocabulary = "auto",
+        gamma: int | None = None, vocabulary: Vocabulary = "auto", window: int | None = None,
     ) -> None:  # fmt: skip
         tree = check_tree(tree)
         self.vocabulary: Vocabulary = check_choice("vocabulary", vocabulary, get_args(Vocabulary))
         if tree is not None and draft is not None:
             raise InputError("tree and draft are both given; a model with a nested draft drafts a chain")
 
-        self.model = as_model("model", model)
+        self._whole = as_model("model", model)
+        self.window = None if window is None else check_integer("window", window, 1, _MOST_WINDOW)
+        self.model = windowed(self._whole, self.window)
         self.tree = tree
         self.draft = None if draft is None else as_draft(self.model, draft, optional=True)
         if self.draft is not None and self.draft.in_target_cache:
@@ -293,9 +305,17 @@ class ModelDraft(Draft):
         inner = None if self.draft is None else self.draft.snapshot()
         if inner is self.draft:
             return self
-        copy = ModelDraft(self.model, draft=inner, gamma=self.gamma, vocabulary=self.vocabulary)
+        copy = ModelDraft(
+            self._whole, draft=inner, gamma=self.gamma, vocabulary=self.vocabulary, window=self.window
+        )
         copy._snapshot_of = self
         return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"model": None}  # the windowed model is made again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"model": windowed(state["_whole"], state["window"])}
 
     def _warn_if_larger(self, target: Model) -> None:
         if self.model.n_parameters > target.n_parameters:
@@ -312,6 +332,7 @@ class ModelDraft(Draft):
         more = f", tree={self.tree!r}" if self.tree is not None else ""
         more += f", draft={self.draft!r}" if self.draft is not None else ""
         more += f", vocabulary={self.vocabulary!r}" if self.vocabulary != "auto" else ""
+        more += f", window={self.window}" if self.window is not None else ""
         return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
 
 

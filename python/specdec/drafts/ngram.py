@@ -316,6 +316,17 @@ class Ngram(Draft):
         """Length of the longest n-grams."""
         return len(self.counts.levels) + 1
 
+    def frequent_tokens(self, n: int) -> NDArray[np.int64]:
+        """Return the `n` most frequent tokens, [n], in descending order; among equals by id.
+
+        Examples
+        --------
+        >>> specdec.drafts.Unigram([3, 1, 3], 5).frequent_tokens(3).tolist()
+        [3, 1, 0]
+        """
+        counts = self.counts.unigrams.astype(np.int64)
+        return np.argsort(-counts, kind="stable")[: check_integer("n", n, 1, self.n_vocab)]
+
     @property
     def n_vocab(self) -> int:
         """Vocabulary size."""

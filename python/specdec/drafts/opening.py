@@ -44,6 +44,7 @@ def load(
     path : path-like
         - The folder of a learned draft, such as `DecodingHeads`.
         - The folder of a published EAGLE draft: opens an `Eagle`.
+        - A GGUF file that holds only the target's multi-token prediction block: opens an `MTP`.
         - The folder `target` was loaded from, if it was trained to exit early (``specdec_exit.json``): opens
           an `EarlyExit` at the layer that the file names.
         - A file saved by `SuffixDecoding`, `TokenRecycling` or `Ngram`.
@@ -169,6 +170,15 @@ def _table(draft_type: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngra
     return make
 
 
+def _mtp(argument: str, target: Model, dtype: Dtype | None) -> MTP:
+    """Open an MTP draft with a number of tokens, those that a file counts, or from a GGUF file."""
+    if argument.isdecimal():
+        return MTP(target, head_tokens=int(argument), dtype=dtype)
+    if not argument or argument.endswith(".gguf"):
+        return MTP(target, argument or None, dtype=dtype)
+    return MTP(target, head_tokens=_table(Unigram)(argument, target, None), dtype=dtype)
+
+
 def _memory(draft_type: type[MemoryDraft]) -> Callable[[str, Model, Dtype | None], Draft]:
     """Return a function that loads a saved memory, or makes an empty one."""
     return lambda file, target, dtype: draft_type.load(file) if file else draft_type()
@@ -192,6 +202,17 @@ def _skip(argument: str) -> SkipLayers:
     return SkipLayers(layers, _integers(mlp, expected) if slash else layers)
 
 
+def _windowed(argument: str, target: Model, dtype: Dtype | None) -> Draft:
+    """Make a model draft with a window of its own."""
+    tokens, _, model = argument.partition(":")
+    expected = "TOKENS:MODEL, such as 512:path/to/small"
+    (window,) = _integers(tokens, expected, 1)
+    small = _part(model, target, dtype) if model else None
+    if type(small) is not ModelDraft:
+        raise InputError.of("draft", argument, expected)
+    return ModelDraft(small.model, window=window)
+
+
 def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
     """Make a nested draft; drafts without weights ignore the number format."""
     name = NAMES.get(text.partition(":")[0])
@@ -205,6 +226,8 @@ NAMES: Final[dict[str, DraftName]] = {
     "model": DraftName(
         ModelDraft, "MODEL", "a smaller model: path or hub name",
         lambda path, target, dtype: ModelDraft(_model(path, target, dtype)), True),
+    "window": DraftName(
+        ModelDraft, "TOKENS:MODEL", "a smaller model with a window of its own", _windowed, True),
     "unigram": DraftName(Unigram, "FILE", "token frequencies of a text", _table(Unigram)),
     "bigram": DraftName(Bigram, "FILE", "2-grams of a text", _table(Bigram)),
     "ngram": DraftName(Ngram, "FILE", "3-grams of a text, or a saved table (.safetensors)", _table(Ngram)),
@@ -239,8 +262,9 @@ NAMES: Final[dict[str, DraftName]] = {
         Eagle, "MODEL", "a published EAGLE draft for the target",
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
-        MTP, "", "the target's own multi-token prediction head",
-        lambda _, target, dtype: MTP(target, dtype=dtype), True),
+        MTP, "[TOKENS]",
+        "the target's own multi-token prediction block; TOKENS: how many, a text with them, or its GGUF file",
+        _mtp, True),
     "recurrent": DraftName(
         RecurrentDraft, "DIR", "a trained recurrent network",
         lambda folder, target, dtype: RecurrentDraft(folder, dtype=dtype), True),

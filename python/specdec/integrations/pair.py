@@ -67,8 +67,9 @@ class EvaluatedPair:
             _refuse({**given, "dtype": dtype}, "a loaded model")
             model = target
         elif target == EMBEDDED:
+            how = {name: given.pop(name) for name in ("cache_dtype", "prefill") if name in given}
             _refuse(given, "the bundled target")
-            model = embedded_pair(dtype)[0]
+            model = embedded_pair(dtype, **how)[0]
         else:
             model = load(target, dtype, n_threads=n_threads, **given)
         if model.tokenizer is None:

@@ -6,10 +6,10 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from importlib.resources import as_file, files
-from typing import Any
+from typing import Any, Final
 
 from specdec import _core
-from specdec.checks import check_choice, check_path
+from specdec.checks import check_choice, check_path, similar, suggesting
 from specdec.errors import CheckpointError, InputError, SpecdecError, type_of, warn
 from specdec.models.adapter import merged
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
@@ -25,6 +25,7 @@ from specdec.models.number_formats import (
     Dtype,
     MatrixDtype,
     PrefillChoice,
+    default_cache_dtype,
     fastest_prefill,
 )
 from specdec.models.origin import HubLocation, ModelOrigin, ReadFiles
@@ -34,7 +35,14 @@ from specdec.models.tokenizer import Tokenizer, warn_of_ids_beyond
 from specdec.progress import reading
 from specdec.threads import check_threads
 
+_ELSEWHERE: Final = {
+    "kv_cache_dtype": "cache_dtype", "type_k": "cache_dtype", "type_v": "cache_dtype", "torch_dtype": "dtype",
+    "max_model_len": "n_ctx", "num_threads": "n_threads", "lora": "adapter",
+}  # fmt: skip
+"""Names of arguments in other libraries."""
 
+
+@suggesting(lambda name, known: similar(name, known, _ELSEWHERE))
 def load(
     path: str | os.PathLike[str],
     dtype: Dtype | None = None,
@@ -170,7 +178,7 @@ def load(
     if prefill == "auto":  # the method itself, which a pickle takes to other processors
         held: MatrixDtype = "file" if stored else arguments["dtype"]
         arguments["prefill"] = fastest_prefill(_core.kernels(), held)
-    arguments["cache_dtype"] = cache_dtype or ("f32" if arguments["dtype"] == "f32" else "bf16")
+    arguments["cache_dtype"] = cache_dtype or default_cache_dtype(arguments["dtype"])
     tokenizer_files = None
     if isinstance(tokenizer, str | os.PathLike):
         named = check_path("tokenizer", tokenizer)
@@ -229,8 +237,9 @@ def _made(
 
 
 def embedded_pair(
-    dtype: Dtype | None = None, draft_dtype: Dtype | None = None, *, prefill: PrefillChoice = "auto"
-) -> tuple[Model, Model]:
+    dtype: Dtype | None = None, draft_dtype: Dtype | None = None, *, prefill: PrefillChoice = "auto",
+    cache_dtype: CacheDtype | None = None,
+) -> tuple[Model, Model]:  # fmt: skip
     """Load the bundled target (92M parameters) and draft (3.9M), each once per format.
 
     They are a GPT-like pair as in section 4.2 of Leviathan et al. (2023), trained on public-domain English
@@ -242,6 +251,8 @@ def embedded_pair(
         Number formats, as in :func:`load`. None: int8.
     prefill : {"auto", "rows", "tiles", "blas"}
         As in :func:`load`.
+    cache_dtype : {None, "f32", "bf16", "int8"}
+        Number format of the target's KV cache, as in :func:`load`.
 
     Returns
     -------
@@ -252,19 +263,24 @@ def embedded_pair(
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
     check_choice("prefill", prefill, PREFILL_CHOICES)
-    return embedded_model("target", dtype, prefill), embedded_model("draft", draft_dtype, prefill)
+    check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
+    target = embedded_model("target", dtype, prefill, cache_dtype)
+    return target, embedded_model("draft", draft_dtype, prefill)
 
 
-def embedded_model(name: str, dtype: Dtype | None, prefill: PrefillChoice) -> Model:
+def embedded_model(
+    name: str, dtype: Dtype | None, prefill: PrefillChoice, cache_dtype: CacheDtype | None = None
+) -> Model:
     """Load the bundled "target" or "draft", once per format and method."""
     dtype = dtype or "int8"
-    return _embedded(name, dtype, fastest_prefill(_core.kernels(), dtype) if prefill == "auto" else prefill)
+    method = fastest_prefill(_core.kernels(), dtype) if prefill == "auto" else prefill
+    return _embedded(name, dtype, method, cache_dtype or default_cache_dtype(dtype))
 
 
 @functools.cache
-def _embedded(name: str, dtype: Dtype, prefill: PrefillChoice) -> Model:
+def _embedded(name: str, dtype: Dtype, prefill: PrefillChoice, cache_dtype: CacheDtype) -> Model:
     with as_file(files("specdec") / "embedded" / name) as folder:
-        return load(folder, dtype, prefill=prefill)
+        return load(folder, dtype, prefill=prefill, cache_dtype=cache_dtype)
 
 
 def _checked(

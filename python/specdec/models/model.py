@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,7 @@ from specdec.models.adapter import attach_adapter, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
-from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
+from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod, default_cache_dtype
 from specdec.models.origin import ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, score
@@ -440,14 +440,18 @@ class Model:
         layers = number_of(c.n_layer, "layer")
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
+        cache = (
+            "" if self.cache_dtype == default_cache_dtype(self.dtype) else f", cache in {self.cache_dtype}"
+        )
         prompts = {"rows": "in rows", "tiles": "in tiles", "blas": "by OpenBLAS"}[self.prefill]
         merged = None if self.origin is None else self.origin.adapter_files
         adapter = "" if self.unmerged is None else f", adapter {str(self.unmerged.path)!r}"
         adapter += "" if merged is None else f", merged with {str(merged.path)!r}"
         return (
             f"<specdec.Model {str(self.path)!r}: {self.architecture}, {_short(self.n_parameters)} "
-            f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B), prompts {prompts}"
-            f"{adapter}, {layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
+            f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B){cache}, "
+            f"prompts {prompts}{adapter}, {layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, "
+            f"n_ctx {c.n_ctx}>"
         )
 
     def logits(
@@ -745,6 +749,22 @@ def _unpickled(reference: ModelOrigin) -> Model:
             return model
         _UNPICKLED.append(model)
         return model
+
+
+_WINDOWED: WeakKeyDictionary[Model, dict[int, Model]] = WeakKeyDictionary()
+
+
+def windowed(model: Model, window: int | None) -> Model:
+    """Return the model whose rows attend to the last `window` tokens, over the same weights; None: itself."""
+    if window is None:
+        return model
+    known = _WINDOWED.setdefault(model, {})
+    if (found := known.get(window)) is None:
+        core = model.core.windowed(window)
+        config = ModelConfig.from_canonical(core.config)
+        made = model._changed(_weights=core, config=config, origin=None, unmerged=None)
+        found = known.setdefault(window, made)
+    return found
 
 
 @dataclass(frozen=True)

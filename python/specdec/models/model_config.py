@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_BY_LAYER: Final = ("windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads")
+"""Fields with a value for each layer."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,13 @@ class ModelConfig(Mapping[str, Any]):
         if config.get("encoder") is not None:
             frozen["encoder"] = cls.from_canonical(config["encoder"])
         return cls(**frozen)
+
+    def of_layer(self, layer: int) -> dict[str, Any]:
+        """Return the canonical configuration of a model of one layer, without fields that have defaults."""
+        fields = self.__dataclass_fields__
+        found = {name: self[name] for name in fields if self[name] != fields[name].default}
+        found |= {name: (self[name][layer],) for name in _BY_LAYER if self[name]}
+        return found | {"n_layer": 1}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__dataclass_fields__:

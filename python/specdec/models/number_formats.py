@@ -33,6 +33,11 @@ def fastest_prefill(kernels: str, dtype: MatrixDtype) -> PrefillMethod:
     return _FASTEST.get(kernels, {}).get(dtype, "rows")
 
 
+def default_cache_dtype(dtype: MatrixDtype | None) -> CacheDtype:
+    """Return the number format of the KV cache of a model in this format, unless another is chosen."""
+    return "f32" if dtype == "f32" else "bf16"
+
+
 def one_dtype(dtype: MatrixDtype) -> Dtype:
     """Return the format of tensors without type in the file; int8 for a quantized file."""
     return "int8" if dtype == "file" else dtype

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from specdec.errors import CheckpointError, UnusedFieldWarning, warn
+from specdec.errors import CheckpointError, UnsupportedModelError, UnusedFieldWarning, warn
 from specdec.fields import NOT_KNOWN, Fields
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.generation_config import NOT_APPLIED, sampling_of
-from specdec.models.checkpoints.gguf_file import GGUFFile, read_gguf
+from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
 from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
-from specdec.models.families import FAMILIES, ConfigReader, Family, Source
+from specdec.models.families import FAMILIES, ConfigReader, Family, Source, mtp
 from specdec.models.families.gguf import architecture_of, settled
 from specdec.models.families.gguf_metadata import HARMLESS, Metadata, check_keys
 from specdec.models.tokenizer import resolve_tokenizer
@@ -31,10 +31,9 @@ ROW: Final = "ffn_gate_inp_shexp.weight"
 
 def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
     """Open a GGUF file with all its parts; see :func:`specdec.checkpoints.open_checkpoint`."""
-    file, held = read_gguf(path)
-    named: Any = file.get("general.architecture")
-    values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
-    metadata = Metadata(named, values, held, path)
+    file, metadata = read_metadata(path)
+    named, held = metadata.name, metadata.tensors
+    _refuse_mtp_alone(metadata)
     name, family, config, sources = described(metadata, n_ctx)
     decoder_start = _decoder_start(metadata, config["n_vocab"])
     metadata.warn_of_unread(HARMLESS)
@@ -56,6 +55,31 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         default_sampling=_default_sampling(file), bos_id=bos_id, eos_ids=eos_ids, chat_template=template,
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})), fields=fields_of(metadata),
     )  # fmt: skip
+
+
+def read_metadata(path: Path) -> tuple[GGUFFile, Metadata]:
+    """Read a GGUF file and its architecture's metadata."""
+    file, held = read_gguf(path)
+    named: Any = file.get("general.architecture")
+    values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
+    return file, Metadata(named, values, held, path)
+
+
+def is_gguf_file(path: Path) -> bool:
+    """Return whether a path is a GGUF file."""
+    return path.is_file() and is_gguf(path)
+
+
+def is_mtp_alone(metadata: Metadata) -> bool:
+    """Return whether a file holds no layer of the model but multi-token prediction blocks."""
+    of_layers = any(name.startswith("blk.0.") for name in metadata.tensors)
+    return metadata.get("nextn_predict_layers", 0) != 0 and not of_layers
+
+
+def _refuse_mtp_alone(metadata: Metadata) -> None:
+    if is_mtp_alone(metadata):
+        expected = f"a model; drafts.MTP(target, {str(metadata.file)!r}) opens it as a draft"
+        raise UnsupportedModelError(f"{metadata.file}: holds only an MTP block; expected {expected}")
 
 
 def described(
@@ -87,12 +111,17 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
 def of_model(metadata: Metadata) -> dict[str, Any]:
     """Return the tensors of the model, without those that the configuration used or nothing reads."""
     found: dict[str, Any] = {}
-    more = tuple(f"blk.{i}." for i in range(metadata.n_layer, metadata.integer("block_count")))
+    of_blocks = mtp_prefixes(metadata)
     for key, tensor in metadata.tensors.items():
-        if key not in metadata.used and not key.endswith(_UNUSED) and not key.startswith(more):
+        if key not in metadata.used and not key.endswith(_UNUSED) and not key.startswith(of_blocks):
             is_row = key.endswith(ROW) and len(tensor.shape) == 1
             found[key] = replace(tensor, shape=(1, *tensor.shape)) if is_row else tensor
     return found
+
+
+def mtp_prefixes(metadata: Metadata) -> tuple[str, ...]:
+    """Return the prefixes of the tensors of multi-token prediction blocks."""
+    return mtp.GGUF.roots(metadata.n_layer, metadata.n_mtp_blocks)
 
 
 def _n_vocab(metadata: Metadata) -> int:

@@ -7,6 +7,7 @@ versions of ``transformers`` and a tied head that equals the embedding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,11 +55,16 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     if fields.has("specdec_draft"):
         expected = f"a model folder; load the draft with specdec.drafts.load({str(folder)!r}, target)"
         raise UnsupportedModelError(f"{folder}: is a learned draft; expected {expected}")
-    architecture, family, config, has_codes = described(fields, n_ctx)
-    tensors = _held(folder, family, has_codes)
+    architecture, family, config, codes = described(fields, n_ctx)
+    of_blocks = mtp_prefixes(family, fields, config)
+    tensors = {
+        name: one
+        for name, one in held_tensors(folder, family, codes).items()
+        if not name.startswith(of_blocks)
+    }
     if family.settled is not None:
         config = family.settled(config, tensors)
-    coded = {name for name, tensor in tensors.items() if has_codes and tensor.is_coded}
+    coded = {name for name, tensor in tensors.items() if codes and tensor.is_coded}
     try:
         sources = coded_sources(family.sources(config, tensors.__contains__), coded)
         if has_own_head(family, config, sources, tensors):
@@ -86,15 +92,16 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
     """Return architecture, family, canonical configuration, and whether the folder is quantized."""
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]
-    has_codes = _has_codes(fields, family)
+    codes = has_codes(fields, family)
     decoder = family.decoder_fields(fields)
     for part in (fields, decoder):
         _check_attention(part)
     config = family.read_config(ConfigReader(decoder, n_ctx))
     if config.get("encoder") is not None:
         fields.skip("is_encoder_decoder")
-    fields.warn_of_unread(_HARMLESS.union(family.harmless))
-    return architecture, family, config, has_codes
+    of_blocks = () if family.mtp is None else family.mtp.counts
+    fields.warn_of_unread(_HARMLESS.union(family.harmless, of_blocks))
+    return architecture, family, config, codes
 
 
 def _check_attention(fields: Fields) -> None:
@@ -107,7 +114,7 @@ def _check_attention(fields: Fields) -> None:
     fields.skip_false(*_SWITCHES)
 
 
-def _has_codes(fields: Fields, family: Family) -> bool:
+def has_codes(fields: Fields, family: Family) -> bool:
     """Return whether the folder is quantized by compressed-tensors; refuse other methods."""
     if fields.raw("quantization_config") is None:
         return False
@@ -121,11 +128,19 @@ def _has_codes(fields: Fields, family: Family) -> bool:
     return wanted == METHOD
 
 
-def _held(folder: Path, family: Family, has_codes: bool) -> dict[str, FileTensor]:
-    """Return the model's tensors in the files, by the names of the family's table."""
+def mtp_prefixes(family: Family, fields: Fields, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the prefixes of the tensors of multi-token prediction blocks."""
+    if family.mtp is None:
+        return ()
+    n_blocks = family.n_mtp_blocks(family.decoder_fields(fields))
+    return family.mtp.roots(config["n_layer"], n_blocks)
+
+
+def held_tensors(folder: Path, family: Family, codes: bool) -> dict[str, FileTensor]:
+    """Return the tensors in the files by the names of the family's table, and those of MTP blocks."""
     tensors: dict[str, FileTensor] = {}
     held = open_weights(folder)
-    for name, tensor in (with_codes(held) if has_codes else held).items():
+    for name, tensor in (with_codes(held) if codes else held).items():
         full = family.full_name(name)
         if full is None:
             continue

@@ -106,22 +106,10 @@ def match_tensors(
     tensors: MutableMapping[str, Any], *, described_by: str,
 ) -> None:  # fmt: skip
     """Check that all needed tensors are present in the right shape, and no others; rename a tied head."""
-    expected = {
-        name: (shape, source.numbers)
-        for source in sources
-        for name, shape in zip(source.stored, source.stored_shapes, strict=True)
-    }
     embedding, head = _table_and_head(family, sources)
     if config["tied"] and embedding not in tensors and head in tensors:
         tensors[embedding] = tensors.pop(head)  # one matrix, saved under its other name
-    for name, (shape, numbers) in expected.items():
-        if name not in tensors:
-            raise error_of(path, name, "is missing", f"a tensor of shape {list(shape)}")
-        if tensors[name].shape != shape:
-            raise tensors[name].shape_error(f"{list(shape)}")
-        tensors[name].check(numbers)  # now, not after reading half the weights
-
-    unknown = [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
+    unknown = unused_tensors(path, sources, tensors)
     if config["tied"] and head in unknown:
         unknown.remove(head)  # the embedding again, see `has_own_head`
     if unknown:
@@ -130,6 +118,22 @@ def match_tensors(
         what = f"has tensors that its {described_by} does not use: {first}{more}"
         only = f"only tensors of {number_of(config['n_layer'], 'layer')}"
         raise UnsupportedModelError(f"{path}: {what}; expected {only}")
+
+
+def unused_tensors(path: Path, sources: list[Source], tensors: Mapping[str, Any]) -> list[str]:
+    """Check that all needed tensors are present in the right shape; return the names of the others."""
+    expected = {
+        name: (shape, source.numbers)
+        for source in sources
+        for name, shape in zip(source.stored, source.stored_shapes, strict=True)
+    }
+    for name, (shape, numbers) in expected.items():
+        if name not in tensors:
+            raise error_of(path, name, "is missing", f"a tensor of shape {list(shape)}")
+        if tensors[name].shape != shape:
+            raise tensors[name].shape_error(f"{list(shape)}")
+        tensors[name].check(numbers)  # now, not after reading half the weights
+    return [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
 
 
 def has_own_head(

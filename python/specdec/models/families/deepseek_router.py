@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from specdec.fields import REQUIRED
+from specdec.models.families import mtp
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Either, Family, Named, absent, interleaved, named, row
 from specdec.models.families.llama import llama_like
@@ -184,9 +185,6 @@ def _ernie(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
-_MORE_LAYERS: dict[str, Any] = {
-    "settled": without_more_layers, "harmless": ("num_nextn_predict_layers", "num_mtp_layers"),
-}  # fmt: skip
 _GLM_ABSENT = absent(4096, 10944, 46, 96, 151552, 131072) | {"num_key_value_heads": 8}
 _SOLAR_ABSENT = absent(4096, None, 48, 64, 196608, 131072) | {"moe_intermediate_size": 1280}
 _MINIMAX_HARMLESS = (
@@ -196,10 +194,9 @@ _MINIMAX_HARMLESS = (
 )  # fmt: skip
 
 FAMILIES = {
-    "Glm4MoeForCausalLM": Family(_glm, _PLAIN, "glm4_moe", _GLM_ABSENT, **_MORE_LAYERS),
+    "Glm4MoeForCausalLM": Family(_glm, _PLAIN, "glm4_moe", _GLM_ABSENT, mtp=mtp.DEEPSEEK),
     "SolarOpenForCausalLM": Family(
-        _solar, _PLAIN, "solar_open", _SOLAR_ABSENT,
-        harmless=("intermediate_size", "num_nextn_predict_layers"),
+        _solar, _PLAIN, "solar_open", _SOLAR_ABSENT, mtp=mtp.DEEPSEEK, harmless=("intermediate_size",)
     ),
     "Ernie4_5_MoeForCausalLM": Family(
         _ernie, _ERNIE, "ernie4_5_moe", absent(2560, 12288, 28, 20, 103424, 131072), left_out=("model.mtp_",),

@@ -290,6 +290,64 @@ def coded_sources(sources: Iterable[Source], coded: set[str]) -> list[Source]:
 
 
 @dataclass(frozen=True)
+class MtpLayout:
+    """Names of an MTP block's tensors in the files of a family.
+
+    `counts`: Fields of config.json with the number of blocks, of which one is present. `block`: Prefix of the
+    layer's tensors, which otherwise have the names of the family's layer 0; {n} is the number of the target's
+    layers. `token_norm`, `feature_norm`, `projection`, `output_norm`: Tensors without ".weight"; a dot stands
+    for `block`. `root`: Prefix of all MTP tensors; empty: `block`. `copies`: Unread copies of the target's
+    embedding and head. `norm`: Entry of a norm's name. `features_first`: The projection reads the hidden
+    state first.
+    """
+
+    counts: tuple[str, ...]
+    block: str
+    token_norm: str
+    feature_norm: str
+    projection: str
+    output_norm: str
+    root: str = ""
+    copies: tuple[str, ...] = ()
+    norm: Callable[[str], Named] = Named
+    features_first: bool = False
+
+    def count(self, fields: Fields) -> str:
+        """Return the field with the number of blocks."""
+        return next(filter(fields.has, self.counts), self.counts[0])
+
+    def roots(self, n_layer: int, n_blocks: int) -> tuple[str, ...]:
+        """Return the prefixes of the tensors of all blocks of a target."""
+        root = self.root or self.block
+        if "{n}" not in root:
+            return (root,)
+        return tuple(root.format(n=n_layer + block) for block in range(n_blocks))
+
+    def entries(self, block: str) -> dict[str, Named]:
+        """Return the entries of the tensors outside the layer; `block` replaces the layout's."""
+
+        def full(name: str) -> str:
+            return block + name[1:] if name.startswith(".") else name
+
+        projection = full(self.projection)
+        return {
+            "token_norm": self.norm(full(self.token_norm)),
+            "feature_norm": self.norm(full(self.feature_norm)),
+            "output_norm": self.norm(full(self.output_norm)),
+            "feature_projection": _turned(projection) if self.features_first else Named(projection),
+        }
+
+
+def _turned(name: str) -> Named:
+    """Return the entry of a projection whose columns are the hidden state's, then the embedding's."""
+
+    def view(array: Array, shape: Shape, config: Config) -> Array:
+        return np.roll(array, shape[1] // 2, axis=1)
+
+    return Named(name, view, keeps_rows=False)
+
+
+@dataclass(frozen=True)
 class Family:
     """How checkpoints of an architecture are read.
 
@@ -301,6 +359,7 @@ class Family:
     replacements. `left_out`: Prefixes of tensors outside the model. `absent`: Defaults of absent fields.
     `harmless`: Fields that the class ignores or that repeat others. `settled`: Completes the configuration
     from the tensors in the files, where their presence decides; may remove duplicates from the tensors.
+    `mtp`: Layout of multi-token prediction blocks, if files may have any.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -315,6 +374,7 @@ class Family:
     left_out: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
+    mtp: MtpLayout | None = None
 
     def sources(self, config: Config, held: Callable[[str], bool] = lambda name: False) -> Iterator[Source]:
         """Yield the source of each model tensor, in the core's order; `held` says if the file has a name."""
@@ -358,7 +418,17 @@ class Family:
         for old, new in self.renamed.items():
             if name.startswith(old):
                 return new + name[len(old) :]
+        plain = name.removeprefix(self.prefix)
+        if self.mtp is not None and self.mtp.root and plain.startswith(self.mtp.root):
+            return plain
         return name if name.startswith((self.prefix, self.head + ".")) else self.prefix + name
+
+    def n_mtp_blocks(self, fields: Fields) -> int:
+        """Return the number of multi-token prediction blocks that the decoder's fields name."""
+        if self.mtp is None:
+            return 0
+        found: int = fields.integer(self.mtp.count(fields), minimum=0, default=1)
+        return found
 
 
 # Default sizes of the configuration classes of transformers; other defaults are where fields are read.

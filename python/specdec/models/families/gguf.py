@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.models.families import mtp
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
     Array,
@@ -235,7 +236,7 @@ def _gemma3(m: Metadata) -> dict[str, Any]:
         "rope_theta": m.amount("rope.freq_base", 1_000_000.0),
     }
     if not m.get(_WINDOW):
-        fields["layer_types"] = ["full_attention"] * m.integer("block_count")
+        fields["layer_types"] = ["full_attention"] * m.n_layer
     return fields
 
 
@@ -482,7 +483,7 @@ class Architecture:
     def family(self, like: Family) -> Family:
         """Return a family with the configuration of `like` and the tensor names of GGUF."""
         own: dict[str, Any] = {"prefix": "", "head": "output", "renamed": {}, "left_out": (), "settled": None}
-        return dataclasses.replace(like, tensors=self.tensors, **own)
+        return dataclasses.replace(like, tensors=self.tensors, mtp=mtp.GGUF, **own)
 
 
 _QWEN_MOE: Rows = {

@@ -79,12 +79,17 @@ class Metadata(MetadataFields):
         return [float(number) for number in tensor.numbers().reshape(-1)]
 
     @property
+    def n_mtp_blocks(self) -> int:
+        """Number of multi-token prediction blocks, after the model's layers."""
+        found: int = self.get("nextn_predict_layers", 0)
+        if type(found) is not int or not 0 <= found < self.integer("block_count"):
+            raise self.error("nextn_predict_layers", "fewer blocks than block_count")
+        return found
+
+    @property
     def n_layer(self) -> int:
-        """Layers of the model, without those that predict further tokens."""
-        n_blocks, n_more = self.integer("block_count"), self.get("nextn_predict_layers", 0)
-        if type(n_more) is not int or not 0 <= n_more < n_blocks:
-            raise self.error("nextn_predict_layers", f"a whole number below {n_blocks}, the block count")
-        return int(n_blocks - n_more)
+        """Number of layers."""
+        return int(self.integer("block_count")) - self.n_mtp_blocks
 
     @property
     def d_head(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from specdec.models.families import mtp
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rotation
 from specdec.models.families.family import (
     NO_BIASES,
@@ -394,7 +395,7 @@ FAMILIES = {
     "SmolLM3ForCausalLM": Family(_smollm3, LLAMA, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)),
     "GraniteForCausalLM": Family(_granite, LLAMA, "granite", absent(4096, 11008, 32, 32, 32000, 2048)),
     "MiMoForCausalLM": Family(
-        _mimo, LLAMA, "mimo", left_out=("model.mtp_layers.",), harmless=("num_nextn_predict_layers",)
+        _mimo, LLAMA, "mimo", mtp=mtp.MIMO
     ),
     "Qwen2ForCausalLM": Family(partial(_qwen2, qkv_bias=True), LLAMA, "qwen2", _QWEN_ABSENT),
     "Qwen3ForCausalLM": Family(

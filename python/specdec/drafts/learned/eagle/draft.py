@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specdec import _core
-from specdec.checks import check_choice, check_path
+from specdec.checks import check_choice, check_flag, check_path
 from specdec.drafts.draft import Description, Draft, check_model
-from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head, open_published
+from specdec.drafts.learned.eagle.native import open_native_head
+from specdec.drafts.learned.eagle.published import PublishedDraft, open_published
 from specdec.drafts.learned.folder import TargetIdentity
+from specdec.drafts.learned.head_tokens import HeadTokens, check_head_tokens, usual_head_tokens
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
-from specdec.errors import CheckpointError, SpecdecError
+from specdec.errors import CheckpointError, InputError, SpecdecError
 from specdec.models.model import Model
-from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.number_formats import DTYPES, Dtype, MatrixDtype, default_cache_dtype
 from specdec.models.origin import HubLocation, ReadFiles
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.threads import check_threads
@@ -44,11 +50,15 @@ class Eagle(Draft):
         Captured hidden states of the target, by the number of layers before them, in order. None: those that
         the files name (``eagle_config`` of ``LlamaForCausalLMEagle3`` counts as SGLang does, others as vLLM),
         else layers 2, the middle and the third last (EAGLE-3), or the input of the target's head (EAGLE-1).
+    head_tokens : int, sequence of int or Ngram, optional
+        Read the rows of the target's head for these tokens only, as `MTP` does; None: all.
 
     Attributes
     ----------
     variant : str
         "EAGLE-1" or "EAGLE-3".
+    head_tokens : ndarray of int or None
+        Tokens whose rows of the target's head the draft reads, ascending; None: all, or a head of its own.
     core : specdec._core.Eagle
         The packed weights.
 
@@ -65,17 +75,20 @@ class Eagle(Draft):
     def __init__(
         self, path: str | os.PathLike[str], target: Model, *, tree: Tree | None = None,
         gamma: int | None = None, dtype: Dtype | None = None, captures: Sequence[int] | None = None,
-        n_threads: int | None = None,
+        head_tokens: HeadTokens | None = None, n_threads: int | None = None,
     ) -> None:  # fmt: skip
         check_model("target", target)
+        dtype = check_choice("dtype", dtype, DTYPES, optional=True)
         published = open_published(local_folder(path), target, captures)
-        self._take(published, target, dtype, tree, gamma, n_threads, HubLocation.of(path))
+        if dtype is not None:
+            published = replace(published, dtype=dtype)
+        self._take(published, target, tree, gamma, head_tokens, n_threads, HubLocation.of(path))
 
     def _take(
-        self, published: PublishedDraft, target: Model, dtype: Dtype | None, tree: Tree | None,
-        gamma: int | None, n_threads: int | None, hub: HubLocation | None = None,
+        self, published: PublishedDraft, target: Model, tree: Tree | None, gamma: int | None,
+        head_tokens: HeadTokens | None, n_threads: int | None, hub: HubLocation | None = None,
     ) -> None:  # fmt: skip
-        dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
+        published = _with_head_tokens(published, check_head_tokens(head_tokens, target))
         self.tree = check_tree(tree)
         self.gamma = gamma_of(gamma, self.tree, self.gamma)
         self.path = published.path
@@ -83,18 +96,22 @@ class Eagle(Draft):
         self.variant = published.variant
         self.captures = published.layers
         self._files = ReadFiles.at(published.path, published.files, hub=hub)
-        self.core = _packed(published, target, dtype, check_threads(n_threads))
+        self.head_tokens = published.tokens if published.config["shared_head"] else None
+        self.core = _packed(published, target, check_threads(n_threads))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options: dict[str, Any] = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
-        return partial(_opened, captures=self.captures, **options), (self._files.reference(), self.target)
+        options = self._options() | {"captures": self.captures}
+        return partial(_opened, **options), (self._files.reference(), self.target)
+
+    def _options(self) -> dict[str, Any]:
+        dtype = None if self.dtype == "file" else self.dtype
+        options = {"tree": self.tree, "gamma": self.gamma, "dtype": dtype}
+        return options | {"head_tokens": self.head_tokens}
 
     @property
-    def dtype(self) -> Dtype:
-        """Number format of the draft's own matrices."""
-        dtype = self.core.model.dtype
-        assert dtype != "file"  # drafts are packed in one format
-        return dtype
+    def dtype(self) -> MatrixDtype:
+        """Number format of the draft's own matrices; "file": each has the type of its quantized file."""
+        return self.core.model.dtype
 
     def describe(self, target: Model) -> Description:
         if target is not self.target:
@@ -110,11 +127,33 @@ class Eagle(Draft):
 
 
 class MTP(Eagle):
-    """The multi-token prediction (MTP) layer of a target (arXiv 2404.19737, 2412.19437).
+    """The multi-token prediction (MTP) block of a target (arXiv 2404.19737, 2412.19437).
 
-    Reads each token with the input of the target's head after the previous token, and predicts the next one
-    with the target's head; further draft tokens read its own output. Supports MiMo, whose folder has the
-    layer's weights; embeddings and head are shared with the target.
+    Reads each token with the hidden state of the target before it, and predicts the next one with the
+    target's head; further draft tokens read its own output. Embeddings and head are shared with the target.
+    docs/MODELS.md lists the models that have such a block.
+
+    Parameters
+    ----------
+    target : Model
+        A model whose files hold the block.
+    path : path-like, optional
+        Where the block is, if not in the target's files: llama.cpp's ``mtp-*.gguf``, or for a packed target
+        the model's folder or GGUF file.
+    head_tokens : int, sequence of int or Ngram, optional
+        Tokens that it proposes; only their rows of the head are read, which for a large vocabulary is most of
+        a step (FR-Spec, arXiv 2502.14856). An integer: the lowest ids, which in BPE vocabularies are common
+        tokens; ids; or the 32,768 most frequent tokens of a table, such as
+        ``Unigram.from_text("texts.txt", target)``. Special tokens are added. None: 32,768, or all of up to
+        65,536. Any choice is exact.
+    normed_input, normed_feedback : bool, default True
+        Whether it reads the target's hidden state, and its own output, after the last norm or before it.
+        Sources disagree about some models; only the acceptance rate depends on it.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        Number format of its matrices; None: as the target, whose quantized file's types it keeps. Rows of the
+        head have the target's format.
+    tree, gamma, n_threads
+        See `specdec.drafts`.
 
     Examples
     --------
@@ -123,18 +162,39 @@ class MTP(Eagle):
     """
 
     def __init__(
-        self, target: Model, *, tree: Tree | None = None, gamma: int | None = None,
-        dtype: Dtype | None = None, n_threads: int | None = None,
+        self, target: Model, path: str | os.PathLike[str] | None = None, *, tree: Tree | None = None,
+        gamma: int | None = None, dtype: Dtype | None = None, head_tokens: HeadTokens | None = None,
+        normed_input: bool = True, normed_feedback: bool = True, n_threads: int | None = None,
     ) -> None:  # fmt: skip
         check_model("target", target)
-        self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
+        self._norms = {
+            "normed_input": check_flag("normed_input", normed_input),
+            "normed_feedback": check_flag("normed_feedback", normed_feedback),
+        }
+        self._is_apart = path is not None
+        published = open_native_head(
+            target, target.path if path is None else local_folder(path), **self._norms,
+            dtype=check_choice("dtype", dtype, DTYPES, optional=True),
+        )  # fmt: skip
+        if head_tokens is None:
+            head_tokens = usual_head_tokens(target)
+        self._take(published, target, tree, gamma, head_tokens, n_threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(MTP, tree=self.tree, gamma=self.gamma, dtype=self.dtype), (self.target,)
+        options = self._options() | self._norms
+        if self.head_tokens is None:
+            options["head_tokens"] = self.target.config.n_vocab
+        if self._is_apart:
+            return partial(_opened_mtp, **options), (self._files.reference(), self.target)
+        return partial(MTP, **options), (self.target,)
 
 
 def _opened(reference: ReadFiles, target: Model, **options: Any) -> Eagle:
     return Eagle(reference.found(), target, **options)
+
+
+def _opened_mtp(reference: ReadFiles, target: Model, **options: Any) -> MTP:
+    return MTP(target, reference.found(), **options)
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
@@ -148,11 +208,23 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
     return location
 
 
-def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: int) -> _core.Eagle:
+def _with_head_tokens(published: PublishedDraft, tokens: NDArray[np.int32] | None) -> PublishedDraft:
+    """Return a draft with these tokens' rows of the target's head; None: unchanged."""
+    if tokens is None:
+        return published
+    if not published.config["shared_head"]:
+        found = f"{published.path}, which has a head of its own"
+        raise InputError.of("head_tokens", tokens, f"None for {found}", f"{len(tokens)} tokens")
+    return replace(published, config={**published.config, "n_draft_tokens": len(tokens)}, tokens=tokens)
+
+
+def _packed(published: PublishedDraft, target: Model, n_threads: int) -> _core.Eagle:
+    is_shared = published.config["shared_head"]
     try:
         model = _core.Model(
-            published.config, published.tensors(), dtype=dtype, n_threads=n_threads, target=target.core,
-            cache_dtype="f32" if dtype == "f32" else "bf16",
+            published.config, published.tensors(), dtype=published.dtype, n_threads=n_threads,
+            target=target.core, cache_dtype=default_cache_dtype(published.dtype),
+            formats=published.formats or None, head_rows=published.tokens if is_shared else None,
         )  # fmt: skip
         return _core.Eagle(
             model, layers=published.layers, tokens=published.tokens, normed_feedback=published.normed_feedback

@@ -1,12 +1,11 @@
-"""Published EAGLE drafts and native MTP layers.
+"""Published EAGLE drafts.
 
 Supported layouts:
 
 - EAGLE-1 (arXiv 2401.15077): ``fc``, ``layers.0.*`` without a norm of its input, the target's head;
 - EAGLE-3 (arXiv 2503.01840) as SpecForge writes it (``LlamaForCausalLMEagle3``: ``midlayer.*``) and vLLM and
   AngelSlim read it (``Eagle3LlamaForCausalLM``: ``layers.0.*``), with the flags of vLLM and EAGLE 3.1;
-- EAGLE-3 of ``speculators`` (``speculators_model_type``: "eagle3"), which nests the layer's configuration;
-- the MTP layer of MiMo.
+- EAGLE-3 of ``speculators`` (``speculators_model_type``: "eagle3"), which nests the layer's configuration.
 
 A draft becomes a core model with input features; a table per layout maps the core's tensors to the file's.
 Pickled weights (``pytorch_model.bin``) are not supported.
@@ -16,7 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,52 +55,55 @@ class Entry:
 
 @dataclass(frozen=True)
 class PublishedDraft:
-    """A published draft, validated against its files; tensors are read on demand."""
+    """A draft whose files are validated; tensors are read on demand."""
 
     path: Path
     variant: str  # "EAGLE-1", "EAGLE-3" or "MTP"
-    config: dict[str, Any]  # canonical configuration of a model with features
-    entries: Mapping[str, Entry]  # source of each tensor of the core
-    held: Mapping[str, StoredTensor]  # tensors of the files
+    config: Mapping[str, Any]  # canonical configuration of a model with features
+    tensors: Callable[[], Iterator[Any]]  # reads every tensor of the core once
+    dtype: Dtype  # number format
+    files: tuple[Path, ...]
     layers: tuple[int, ...]  # captured hidden states of the target, in order
     tokens: NDArray[np.int32] | None  # [n_draft_vocab] target token of each draft token; None: all tokens
     normed_feedback: bool  # later steps read the output of the draft's last norm
+    formats: Mapping[str, str] = field(default_factory=dict)  # of tensors with formats of their own
 
-    def __post_init__(self) -> None:
-        path, held, used = self.path, self.held, {"d2t"}
-        for entry in self.entries.values():
-            used |= set(entry.names)
-            for name in entry.names:
-                if name not in held:
-                    wanted = f"expected it with shape {entry.shape}"
-                    raise CheckpointError(f"{path}: tensor '{name}' is missing; {wanted}")
-                tensor = held[name]
-                if list(tensor.shape) != entry.shape:
-                    where, found = f"{tensor.file}: tensor '{tensor.name}'", as_json(list(tensor.shape))
-                    raise CheckpointError(f"{where} has shape {found}; expected {entry.shape}")
-                tensor.check()
-        unknown = sorted(held[name].name for name in held if name not in used and not _IGNORED.search(name))
-        if unknown:
-            names = ", ".join(map(repr, unknown[:5]))
-            unused = f"holds tensors that its config.json does not use: {names}"
-            raise UnsupportedModelError(f"{path}: {unused}; expected only those of {self.variant}")
 
-    @property
-    def dtype(self) -> Dtype:
-        """Default number format."""
-        tensors = [self.held[name] for entry in self.entries.values() for name in entry.names]
-        return "bf16" if {one.format for one in tensors if len(one.shape) == 2} == {"bf16"} else "f32"
+def _published(
+    path: Path, variant: str, config: Mapping[str, Any], entries: Mapping[str, Entry],
+    held: Mapping[str, StoredTensor], layers: tuple[int, ...], tokens: NDArray[np.int32] | None,
+    *, normed_feedback: bool,
+) -> PublishedDraft:  # fmt: skip
+    """Check the files' tensors, `held`, against the entries."""
+    used = {"d2t"}
+    for entry in entries.values():
+        used |= set(entry.names)
+        for name in entry.names:
+            if name not in held:
+                wanted = f"expected it with shape {entry.shape}"
+                raise CheckpointError(f"{path}: tensor '{name}' is missing; {wanted}")
+            tensor = held[name]
+            if list(tensor.shape) != entry.shape:
+                where, found = f"{tensor.file}: tensor '{tensor.name}'", as_json(list(tensor.shape))
+                raise CheckpointError(f"{where} has shape {found}; expected {entry.shape}")
+            tensor.check()
+    unknown = sorted(held[name].name for name in held if name not in used and not _IGNORED.search(name))
+    if unknown:
+        names = ", ".join(map(repr, unknown[:5]))
+        unused = f"holds tensors that its config.json does not use: {names}"
+        raise UnsupportedModelError(f"{path}: {unused}; expected only those of {variant}")
+    matrices = [held[name] for entry in entries.values() for name in entry.names if len(entry.shape) == 2]
+    dtype: Dtype = "bf16" if {one.format for one in matrices} == {"bf16"} else "f32"
+    files = path / "config.json", *sorted({tensor.file for tensor in held.values()})
+    tensors = partial(_tensors, entries, held)
+    return PublishedDraft(path, variant, config, tensors, dtype, files, layers, tokens, normed_feedback)
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Files of the draft."""
-        return self.path / "config.json", *sorted({tensor.file for tensor in self.held.values()})
 
-    def tensors(self) -> Iterator[CanonicalTensor]:
-        """Read every tensor of the core once."""
-        for name, entry in self.entries.items():
-            held = [self.held[stored] for stored in entry.names]
-            yield name, entry.take([tensor.array() for tensor in held]), held[0].format
+def _tensors(entries: Mapping[str, Entry], held: Mapping[str, StoredTensor]) -> Iterator[CanonicalTensor]:
+    """Read every tensor of the core once."""
+    for name, entry in entries.items():
+        stored = [held[part] for part in entry.names]
+        yield name, entry.take([tensor.array() for tensor in stored]), stored[0].format
 
 
 def _block_config(fields: Fields, architecture: str | None = None) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def _block_config(fields: Fields, architecture: str | None = None) -> dict[str, 
     return config
 
 
-def _joined_config(target: Model) -> dict[str, Any]:
+def joined_config(target: Model) -> dict[str, Any]:
     """Return the configuration shared by EAGLE-1 and MTP: one hidden state, the target's head and context."""
     joined = {"n_ctx": target.config.n_ctx, "features": "joined", "feature_width": target.config.d_model}
     return joined | {"shared_head": True, "tied": False} | _head_config(target)
@@ -160,42 +163,6 @@ def _entries_of(
             stored = (_OUTSIDE | dict(table))[base] + suffix
         entries[canonical] = Entry([stored], list(shape), lambda arrays: arrays[0])
     return entries
-
-
-_NATIVE: Final = {"MiMoForCausalLM": "model.mtp_layers.0."}
-"""Architectures with an MTP layer, and the prefix of its tensors."""
-
-
-def open_native_head(target: Model) -> PublishedDraft:
-    """Open the MTP layer in the target's folder."""
-    path, prefix = target.path, _NATIVE.get(target.architecture)
-    file = path / "config.json"
-    if prefix is None:
-        found = f"{target.architecture}, which has no supported multi-token prediction layer"
-        raise UnsupportedModelError(f"{path} is a {found}; expected one of {', '.join(_NATIVE)}")
-    fields = Fields(read_json_object(file), file)
-    n_heads = fields.integer("num_nextn_predict_layers", minimum=0, default=0)
-    if n_heads != 1:
-        raise fields.unsupported("num_nextn_predict_layers", "1: one layer, which reads its own output")
-    config = _block_config(fields.replaced(num_hidden_layers=1), target.architecture)
-    config |= _joined_config(target) | {"feature_norms": True, "shared_embedding": True}
-    stored = {name: tensor for name, tensor in open_weights(path).items() if name.startswith(prefix)}
-    table = {
-        "token_norm": "token_layernorm", "feature_norm": "hidden_layernorm",
-        "output_norm": "final_layernorm", "feature_projection": "input_proj",
-    }  # fmt: skip
-    held = {}
-    for name, tensor in stored.items():
-        name = name.removeprefix(prefix)
-        held[name if name.startswith(tuple(table.values())) else f"layers.0.{name}"] = tensor
-    entries = _entries_of(path, config, table, {})
-    projection = "feature_projection.weight"
-    # The core orders columns embedding first; these files order features first.
-    entries[projection] = replace(
-        entries[projection], take=lambda arrays: np.roll(arrays[0], arrays[0].shape[1] // 2, axis=1)
-    )
-    layers = (target.config.n_layer + 1,)
-    return PublishedDraft(path, "MTP", config, entries, held, layers, None, normed_feedback=True)
 
 
 _EAGLE3_NAMES: Final = frozenset(
@@ -303,7 +270,9 @@ def _open_eagle3(
     tokens = target_tokens(str(d2t.file if d2t else path), d2t, n_draft, config["n_vocab"])
     if tokens is not None and np.array_equal(tokens, range(config["n_vocab"])):
         tokens = None
-    return PublishedDraft(path, "EAGLE-3", config, entries, held, layers, tokens, on["norm_output"])
+    return _published(
+        path, "EAGLE-3", config, entries, held, layers, tokens, normed_feedback=on["norm_output"]
+    )
 
 
 def _ends(
@@ -360,12 +329,12 @@ def _open_eagle1(
     layers = _captures(target, captures, (trained, "captures", 0)) or (target.config.n_layer + 1,)
     if len(layers) != 1:
         raise InputError(f"captures names {len(layers)} hidden states; expected 1, as EAGLE-1 reads")
-    config |= _joined_config(target) | {
+    config |= joined_config(target) | {
         "feature_bias": "fc.bias" in held, "first_norm": False, "output_norm": False,
         "shared_embedding": "embed_tokens.weight" not in held,
     }  # fmt: skip
     entries = _entries_of(path, config, {}, {})
-    return PublishedDraft(path, "EAGLE-1", config, entries, held, layers, None, normed_feedback=False)
+    return _published(path, "EAGLE-1", config, entries, held, layers, None, normed_feedback=False)
 
 
 def _renamed(path: Path) -> dict[str, StoredTensor]:

@@ -1,0 +1,255 @@
+"""Native multi-token prediction (MTP) blocks of every layout of files, and heads with some tokens."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+import specdec
+from specdec import drafts
+from specdec.errors import InputError, UnsupportedModelError
+from tensor_files import tensors_in, write_tensors
+from test_eagle import PROMPT, assert_chains_of_the_paper
+from trained import small_pair
+from worlds.eagles import EagleFolder, as_draft, eagle1, eagle_folder, mtp_block, mtp_folder, qwen3_with
+from worlds.folders import llama_config, write_hf
+from worlds.gguf_files import CASES, write_gguf
+from worlds.learned import all_records, check_distributions, open_session
+
+OF_TARGET: dict[str, Any] = {"vocab_size": 17, "max_position_embeddings": 120}
+RUN: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True, "logits": True}
+
+
+@pytest.fixture(params=["MiMo", "Qwen", "DeepSeek"])
+def world(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[specdec.Model, EagleFolder]:
+    """A target with a block in a layout; Qwen 3 stands for the families of the other layouts."""
+    if request.param != "MiMo":
+        monkeypatch.setitem(*qwen3_with(request.param))
+    return mtp_folder(tmp_path, request.param, **OF_TARGET)
+
+
+def test_chains_are_those_of_the_definition(world: tuple[specdec.Model, EagleFolder]) -> None:
+    """The block's tensors are no part of the target; every option of the norms is the definition's."""
+    target, block = world
+    result = assert_chains_of_the_paper(block, drafts.MTP(target))
+    assert result.trace.n_drafted > 80
+    assert len(result.trace.acceptance_by_position) == 3
+    for normed_input, normed_feedback in ((False, True), (True, False)):
+        captures = (target.config.n_layer + normed_input,)
+        other = replace(block, captures=captures, flags=block.flags | {"norm_output": normed_feedback})
+        draft = drafts.MTP(target, normed_input=normed_input, normed_feedback=normed_feedback)
+        assert draft.captures == captures
+        assert_chains_of_the_paper(other, draft)
+
+
+TREES: dict[str, Any] = {
+    "chain": None, "tree": drafts.StaticTree((2, 2, 1)), "grown": drafts.DynamicTree(8, width=2, steps=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_output_is_that_of_plain_decoding(world: tuple[specdec.Model, EagleFolder], tree: str) -> None:
+    """Tokens and logits, with the whole head or a part, alone and in a batch, with any gamma."""
+    target, _ = world
+    prompts = [PROMPT, PROMPT * 3, PROMPT[:1]]
+    plain = specdec.generate(target, None, prompts, **RUN)
+    gammas = range(9) if tree == "chain" else (8,)
+    for head_tokens in (None, range(0, 17, 2)):
+        draft = drafts.MTP(target, tree=TREES[tree], head_tokens=head_tokens)
+        for gamma in gammas:
+            got = specdec.generate(target, draft, prompts, gamma=gamma, **RUN)
+            for one, expected in zip(got, plain, strict=True):
+                assert one.tokens == expected.tokens and np.array_equal(one.logits, expected.logits)
+                assert (one.trace.n_drafted > 0) == (gamma > 0)
+
+
+# --------------------------------------------------------------------------------------------- GGUF files
+
+_OUTSIDE = {
+    "token_norm": "enorm", "feature_norm": "hnorm", "projection": "eh_proj",
+    "output_norm": "shared_head_norm",
+}  # fmt: skip
+_LAYER = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+CASE = replace(CASES["qwen3"], config={
+    "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 16, "vocab_size": 17, "num_hidden_layers": 2, "max_position_embeddings": 120,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+})  # fmt: skip
+"""A Qwen 3 whose rows have whole blocks."""
+
+
+def block_in_gguf(folder: Path) -> tuple[EagleFolder, dict[str, Any]]:
+    """A random block for `CASE`, and its tensors by their names in a GGUF file."""
+    config, weights = CASE.folder()
+    block = mtp_block(config)
+    stored = {}
+    for name, array in block.items():
+        base = name.removesuffix(".weight")
+        ours = _LAYER[base.removeprefix("layers.0.")] if "layers" in base else f"nextn.{_OUTSIDE[base]}"
+        stored[f"blk.2.{ours}.weight"] = array
+    target = specdec.load(write_hf(folder, config, weights), tokenizer=False)
+    return as_draft(target, config, block), stored
+
+
+NEXTN = {"block_count": 3, "nextn_predict_layers": 1}
+
+
+def test_the_block_of_a_gguf_file_is_a_draft(tmp_path: Path) -> None:
+    """From the target's file, in its types, or a file of its own; others are refused by what they lack."""
+    block, stored = block_in_gguf(tmp_path / "folder")
+    stored |= {"blk.2.nextn.embed_tokens.weight": np.zeros((17, 32), "f4")}  # a copy, which nothing reads
+    target = specdec.load(write_gguf(tmp_path / "m.gguf", CASE, changes=NEXTN, more=stored), tokenizer=False)
+    assert target.config.n_layer == 2
+    draft = drafts.MTP(target)
+    assert_chains_of_the_paper(block, draft)
+
+    without = specdec.load(write_gguf(tmp_path / "without.gguf", CASE), tokenizer=False)
+    with pytest.raises(UnsupportedModelError, match=r"without.gguf: has no MTP block; .*-MTP-GGUF"):
+        drafts.MTP(without)
+    apart = _only_block(tmp_path / "mtp-m.gguf", stored)
+    with pytest.raises(UnsupportedModelError, match=r"holds only an MTP block; .* drafts.MTP\(target, "):
+        specdec.load(apart)
+    for opened in (
+        drafts.MTP(without, apart),
+        drafts.load(apart, without),
+        drafts.named(f"mtp:{apart}", without),
+    ):
+        assert_chains_of_the_paper(block, opened)
+    shallow = specdec.load(write_hf(tmp_path / "s", llama_config(num_hidden_layers=1)), tokenizer=False)
+    with pytest.raises(InputError, match="for a target of 2 layers; expected the 1 of"):
+        drafts.MTP(shallow, apart)
+
+
+def _only_block(path: Path, stored: dict[str, Any]) -> Path:
+    """Write a file of the block, the embedding and the head, as llama.cpp's converter does."""
+    config, weights = CASE.folder()
+    kept = {name: array for name, array in weights.items() if ".layers." not in name}
+    case = replace(CASE)
+    object.__setattr__(case, "folder", lambda: (config, kept))
+    return write_gguf(path, case, changes=NEXTN, more=stored)
+
+
+def test_a_quantized_file_keeps_its_types(tmp_path: Path) -> None:
+    _, stored = block_in_gguf(tmp_path / "folder")
+
+    def types(name: str) -> GGMLQuantizationType:
+        is_matrix = "norm" not in name
+        return GGMLQuantizationType.Q5_0 if is_matrix else GGMLQuantizationType.F32
+
+    file = write_gguf(tmp_path / "m.gguf", CASE, changes=NEXTN, more=stored, types=types)
+    target = specdec.load(file, tokenizer=False)
+    kept, in_int8 = drafts.MTP(target, head_tokens=[1, 4, 9]), drafts.MTP(target, dtype="int8")
+    assert (kept.dtype, in_int8.dtype) == ("file", "int8")
+    assert kept.core.model.n_bytes < 0.75 * in_int8.core.model.n_bytes
+    assert copy.copy(kept.__reduce__()[0]).keywords["dtype"] is None
+    plain = specdec.generate(target, None, PROMPT, **RUN)
+    for draft in (kept, in_int8):
+        got = specdec.generate(target, draft, PROMPT, **RUN)
+        assert got.tokens == plain.tokens and np.array_equal(got.logits, plain.logits)
+
+
+# ------------------------------------------------------------------------------------------ reduced heads
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_a_reduced_head_has_rows_of_the_targets(dtype: Any, tmp_path: Path) -> None:
+    """Its distributions are those of the whole head, of its tokens alone, in the target's format."""
+    folder = write_hf(tmp_path / "target", llama_config(vocab_size=90, max_position_embeddings=120), seed=3)
+    target = specdec.load(folder, dtype, tokenizer=False)
+    path, tokens = eagle1(target).write(tmp_path / "draft"), [*range(3, 80, 2), 1]
+    tree = drafts.StaticTree((3, 1))
+    whole = drafts.Eagle(path, target, tree=tree)
+    part = drafts.Eagle(path, target, tree=tree, head_tokens=tokens)
+    assert part.head_tokens is not None and part.head_tokens.tolist() == sorted(tokens)
+    probs = [
+        all_records(open_session(target, draft, [PROMPT], max_new_tokens=4))[0]["draft_probs"][1]
+        for draft in (whole, part)
+    ]
+    expected = np.where(np.isin(np.arange(90), tokens), probs[0], 0.0)
+    np.testing.assert_allclose(probs[1], expected / expected.sum(), rtol=1e-5)
+
+
+def test_head_tokens_are_counted_or_listed(tmp_path: Path) -> None:
+    target, _ = mtp_folder(tmp_path, vocab_size=40)
+    table = drafts.Unigram([7, 3, 3, 39, 7, 3], 40)
+    assert table.frequent_tokens(4).tolist() == [3, 7, 39, 0]
+    assert drafts.MTP(target, head_tokens=5).head_tokens.tolist() == [0, 1, 2, 3, 4]
+    assert drafts.MTP(target, head_tokens=table.frequent_tokens(3)).head_tokens.tolist() == [3, 7, 39]
+    assert drafts.MTP(target, head_tokens=table).head_tokens is None  # fewer tokens than it takes
+    assert drafts.MTP(target).head_tokens is drafts.MTP(target, head_tokens=40).head_tokens is None
+    drafted = specdec.generate(target, drafts.MTP(target, head_tokens=[3, 7]), PROMPT, **RUN).trace
+    assert drafted.n_drafted and {token for one in drafted.rounds for token in one.drafted} <= {3, 7}
+    for wrong, expected in (
+        ([3, 3], r"head_tokens\[1\] is 3"), ([40], r"head_tokens\[0\] is 40"), (0, "head_tokens is 0"),
+        ("text", "head_tokens is .*n-gram table"), (drafts.Unigram([1], 3), "a table of 3"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=expected):
+            drafts.MTP(target, head_tokens=wrong)  # type: ignore[arg-type]
+
+
+def test_special_tokens_are_always_in_a_reduced_head() -> None:
+    _, target = small_pair()
+    draft = drafts.Eagle(eagle_folder(target, "eagle1"), target, head_tokens=[500, 600])
+    assert {*target.eos_ids, 500, 600} <= set(draft.head_tokens.tolist()) and len(draft.head_tokens) < 10
+
+
+# ---------------------------------------------------------------------------------------- real families
+
+
+@pytest.mark.oracle
+def test_glm_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    """A mixture of experts as block; trees of drafts over rounds that accept some of them."""
+    import torch
+    from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+    from transformers.modeling_layers import MtpModel
+
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 17, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "moe_intermediate_size": 24,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 120, "use_qk_norm": True,
+        "routed_scaling_factor": 1.5, "pad_token_id": 0,
+    }  # fmt: skip
+    model = Glm4MoeForCausalLM(Glm4MoeConfig(**sizes)).eval()
+    head = MtpModel(model, 1).eval()
+    for one in (model, head):
+        for name, weights in one.named_parameters():
+            if "embed_tokens" not in name or one is model:
+                weights.data.normal_(1.0 if "norm" in name else 0.0, 0.2)
+    model.save_pretrained(tmp_path)
+    stored = {
+        f"model.layers.2.{name.removeprefix('layers.0.').removeprefix('mtp_block.')}": array.numpy()
+        for name, array in head.state_dict().items()
+        if name.startswith("layers.0.")
+    }
+    stored = {name.replace("post_norm.", "shared_head.norm."): array for name, array in stored.items()}
+    file = tmp_path / "model.safetensors"
+    held = {name: one.array() for name, one in tensors_in(file).items()}
+    write_tensors(file, held | stored)
+    target = specdec.load(tmp_path, "f32", tokenizer=False)
+    draft = drafts.MTP(target, tree=drafts.StaticTree((2, 2, 1)))
+
+    @torch.no_grad()
+    def expected(text: list[int], path: list[int]) -> Any:
+        states = model(torch.tensor([text]), output_hidden_states=True).hidden_states[-1][:, :-1]
+        for n in range(len(path) + 1):
+            ids = torch.tensor([(text + path)[1 : len(text) + n]])
+            out = head.forward_layer(0, states, torch.arange(ids.shape[1])[None], None, input_ids=ids)
+            states = torch.cat([states, out[:, -1:]], dim=1)
+        return model.lm_head(out[0, -1]).softmax(-1).numpy()
+
+    n_nodes, n_accepted = check_distributions(target, draft, [PROMPT], expected, atol=1e-4, max_new_tokens=25)
+    assert n_nodes > 20 and n_accepted > 2
