@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import adaptive, drafts, engine, harness, kernels, paper_pair, peers, products, serving
+from benchmarks import adaptive, drafts, engine, harness, kernels, mtp, paper_pair, peers, products, serving
 from benchmarks.interleaved import Options
 from benchmarks.report import Report, machine_name, result_folder
 
@@ -20,6 +20,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "products": (products.products, products.products_options),
     "speed": (engine.speed, engine.speed_options),
     "fixed-acceptance": (engine.fixed_acceptance, engine.fixed_acceptance_options),
+    "mtp": (mtp.mtp, mtp.mtp_options),
     "drafts": (drafts.drafts, drafts.drafts_options),
     "adaptive": (adaptive.adaptive, adaptive.adaptive_options),
     "serving": (serving.serving, serving.serving_options),

@@ -70,6 +70,16 @@ def _frequencies(d_head: int) -> list[float]:
     return (10_000.0 ** -(np.arange(0, d_head, 2) / d_head)).astype(np.float32).tolist()
 
 
+def _qwen35(d_model: int, d_ff: int) -> dict[str, Any]:
+    return {
+        **_tied(24, 8, 2, d_head=256, d_model=d_model, d_ff=d_ff, n_vocab=248_320),
+        **{"inv_freq": (1e7 ** -(np.arange(0, 64, 2) / 64)).astype(np.float32).tolist()},
+        **{"qk_norm": "head", "attn_gate": "whole", "mixers": ["delta", "delta", "delta", "attention"] * 6},
+        **{"conv_width": 4, "n_mixer_key_head": 16, "n_mixer_value_head": 16},
+        **{"d_mixer_key": 128, "d_mixer_value": 128},
+    }
+
+
 def _narrow(n_head: int, n_kv_head: int) -> dict[str, Any]:
     """Return a layout dominated by attention: heads of 64, narrow elsewhere."""
     return {
@@ -112,6 +122,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     | {"qk_norm": "head", "norm_position": "both", "activation": "gelu_tanh", "embedding_scale": 1152**0.5}
     | {"windows": [0 if i % 6 == 5 else 512 for i in range(26)]},
 }
+#: The text models of Qwen3.5: three of four layers are gated delta rule.
+QWEN35: dict[str, dict[str, Any]] = {
+    f"Qwen3.5-{name}": _qwen35(d_model, d_ff)
+    for name, d_model, d_ff in (("0.8B", 1024, 3584), ("2B", 2048, 6144))
+}
 #: Their model types in other engines.
 MODEL_TYPES = {
     "SmolLM2-360M": "llama",
@@ -132,7 +147,7 @@ NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads"
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 #: Shapes to time.
 TIMED = tuple(SHAPES)
-SHAPES |= DOUBTFUL | FAMILIES | NARROW
+SHAPES |= DOUBTFUL | FAMILIES | QWEN35 | NARROW
 
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:

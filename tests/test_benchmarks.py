@@ -121,6 +121,7 @@ def test_builds_alternate() -> None:
 
 TOY = {
     "forward": "--models eight --dtypes f32 --rows 2 --cache 8",
+    "mtp": "--shapes L25M --heads 0 100 --gamma 2 --tokens 8 --dtypes int8 --repeats 1",
     "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
     "drafts": "--tokens 4 --drafts random --texts list --gamma 2 --temperature 1",
@@ -136,7 +137,7 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         main(words, tmp_path)
     except (RuntimeError, SystemExit) as error:
-        if name in ("fixed-acceptance", "parts", "products") and "SPECDEC_TESTING=ON" in str(error):
+        if name in ("fixed-acceptance", "mtp", "parts", "products") and "SPECDEC_TESTING=ON" in str(error):
             pytest.skip("this build has no test hooks")
         raise
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:

@@ -7,8 +7,15 @@
  *
  * Extensions are called at four points: before_draft, after_propose, after_verify, after_commit
  * (round_parts.h). */
+#include <string.h>
+
 #include "clock.h"
+#include "interrupt.h"
+#include "pool.h"
 #include "round_parts.h"
+
+/* Sequences that a thread verifies between two questions for an interrupt. */
+#define IN_A_LOOP 8
 
 static sd_status propose(sd_session* s) {
     sd_round* r = &s->round;
@@ -25,14 +32,47 @@ static sd_status forward(sd_session* s) {
     return sd_forward_finish(&s->workspace, s->round.branches, s->round.n_open);
 }
 
-static sd_status verify(sd_session* s, int i) {
+static sd_status verify(sd_session* s, int i, sd_verifier* verifier, int in_team) {
     sd_record* record = &s->round.records[i];
-    const sd_verification verification = sd_round_verification(s, record);
-    sd_status status = sd_verifier_run(&s->verifier, &verification, &record->verdict);
+    const sd_verification verification = sd_round_verification(s, i, in_team);
+    sd_status status = sd_verifier_run(verifier, &verification, &record->verdict);
     if (status != SD_OK) return status;
     sd_constraint_after_verify(&verification, record);
-    return sd_logprobs_fill(&record->logprobs, &record->settings->logprobs, &s->verifier, &verification,
+    return sd_logprobs_fill(&record->logprobs, &record->settings->logprobs, verifier, &verification,
                             &record->verdict);
+}
+
+/* Some sequences of a round. */
+typedef struct span {
+    sd_session* session;
+    int first;
+} span;
+
+/* Verify those that call no user function. One that fails is verified again in its turn, where it may ask for
+ * an interrupt and name what is not finite. */
+static void verify_some(void* argument, int thread, int first, int end) {
+    const span* of = argument;
+    sd_session* s = of->session;
+    for (int i = of->first + first; i < of->first + end; i++) {
+        const sd_verifier_options* o = &s->round.records[i].settings->verify;
+        int pure = o->constraint == NULL && !o->transform.apply && !o->transform.apply_state &&
+                   s->round.proposals[i].failure->status == SD_OK;
+        s->round.verified[i] = pure && verify(s, i, &s->verifiers[thread], 1) == SD_OK;
+    }
+}
+
+/* Verify the sequences of a batch by all threads. */
+static sd_status verify_together(sd_session* s) {
+    int n = s->round.n_open, most = IN_A_LOOP * s->n_verifiers;
+    memset(s->round.verified, 0, (size_t)n);
+    for (int first = 0; first < n && n > 1 && s->n_verifiers > 1; first += most) {
+        span of = {s, first};
+        const sd_team team = sd_team_open(s->n_verifiers);
+        sd_team_run(&team, n - first < most ? n - first : most, 1, verify_some, &of);
+        sd_team_close(&team);
+        SD_TRY(sd_interrupted());
+    }
+    return SD_OK;
 }
 
 static sd_status commit(sd_session* s, int i) {
@@ -55,7 +95,7 @@ static sd_status settle(sd_session* s, int i) {
     sd_status status = s->round.proposals[i].failure->status;
     if (status != SD_OK) return sd_round_end_by(s, i, status);
     if ((status = sd_round_observe(s, i)) != SD_OK) return status;
-    status = verify(s, i);
+    if (!s->round.verified[i]) status = verify(s, i, &s->verifiers[0], 0);
     if (status == SD_OK) status = commit(s, i);
     return sd_failure_is_own(status) ? sd_round_end_by(s, i, status) : status;
 }
@@ -66,6 +106,7 @@ sd_status sd_round_run(sd_session* s) {
     times.drafted = sd_now();
     if (status == SD_OK) status = forward(s);
     times.forwarded = sd_now();
+    if (status == SD_OK) status = verify_together(s);
     for (int i = 0; i < s->round.n_open && status == SD_OK; i++) status = settle(s, i);
     if (status == SD_OK) sd_constraint_after_commit(s);
     if (status == SD_OK) status = sd_extra_after_commit(s);

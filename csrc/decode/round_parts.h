@@ -16,8 +16,8 @@ void sd_round_fill_branches(sd_session* session);
 /* Pass the drafter the target's logits after its draft tokens for sequence i. */
 sd_status sd_round_observe(const sd_session* session, int i);
 
-/* Tree and logits of a record, to be verified. */
-sd_verification sd_round_verification(sd_session* session, const sd_record* record);
+/* Tree and logits of sequence i, to be verified by the caller or in its team. */
+sd_verification sd_round_verification(sd_session* session, int i, int in_team);
 
 /* Is a failure confined to one sequence (settings, numbers, user callback)? */
 static inline int sd_failure_is_own(sd_status status) {

@@ -105,7 +105,8 @@ void sd_round_note(sd_session* s, const sd_round_times* t) {
     s->n_records += r->n_open;
 }
 
-sd_verification sd_round_verification(sd_session* s, const sd_record* record) {
+sd_verification sd_round_verification(sd_session* s, int i, int in_team) {
+    const sd_record* record = &s->round.records[i];
     const sd_sequence* q = &s->sequences[record->sequence];
     const sd_workspace* w = &s->workspace;
     return (sd_verification){.options = &q->settings.verify,
@@ -118,5 +119,7 @@ sd_verification sd_round_verification(sd_session* s, const sd_record* record) {
                              .logits = w->logits + record->logits_row * w->ld_logits,
                              .stride = w->ld_logits,
                              .forward = &s->workspace,
-                             .first_row = record->first_row};
+                             .first_row = record->first_row,
+                             .branch = i,
+                             .in_team = in_team};
 }

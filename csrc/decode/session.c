@@ -73,7 +73,13 @@ static void lay_out(sd_session* s) {
     r->scratch = sd_arena_take(arena, (size_t)s->max_nodes, sizeof *r->scratch);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
     sd_extra_take(s);
-    sd_verifier_take(&s->verifier, arena, s->max_nodes, s->shape.n_text);
+    r->verified = sd_arena_take(arena, n, sizeof *r->verified);
+    s->verifiers = sd_arena_take(arena, (size_t)s->n_verifiers, sizeof *s->verifiers);
+    for (int i = 0; i < s->n_verifiers; i++) {
+        sd_verifier verifier = {.n_vocab = s->shape.n_vocab};
+        sd_verifier_take(&verifier, arena, s->max_nodes, s->shape.n_text);
+        if (arena->base != NULL) s->verifiers[i] = verifier;
+    }
     for (int i = 0; i < s->shape.n_sequences; i++) lay_out_sequence(s, i);
     for (int i = 0; i < s->max_records; i++) lay_out_record(s, i);
     lay_out_weights(s);
@@ -201,7 +207,7 @@ sd_status sd_session_create(const sd_session_options* options, sd_drafter* draft
     s->max_rows = s->max_nodes * (1 + s->extra.n);
     /* lists of top tokens are long */
     s->max_records = n_slots > RECORDS || s->options.n_top > 0 ? n_slots : RECORDS;
-    s->verifier = (sd_verifier){.n_vocab = s->shape.n_vocab};
+    s->n_verifiers = options->n_threads < n_slots ? options->n_threads : n_slots;
     if (options->adaptive_gamma)
         sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.expert_reads, s->extra.n, n_slots);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;

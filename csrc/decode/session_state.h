@@ -27,11 +27,12 @@ typedef struct sd_round {
     int turn;               /* sequence with the first claim to the remaining node budget */
     sd_proposal* proposals; /* filled by the drafter */
     sd_joint* joints;
-    sd_branch* branches;  /* rows of the target's forward pass */
-    int32_t* row_tokens;  /* [n_sequences, max_rows] of the branches */
-    int32_t* row_parents; /* [n_sequences, max_rows] */
-    int32_t* scratch;     /* [max_nodes] rows or nodes of one sequence, within a function */
-    sd_record* records;   /* of this round, within those of the call */
+    sd_branch* branches;     /* rows of the target's forward pass */
+    int32_t* row_tokens;     /* [n_sequences, max_rows] of the branches */
+    int32_t* row_parents;    /* [n_sequences, max_rows] */
+    unsigned char* verified; /* [n_sequences] 1: by the team, before the sequence's turn */
+    int32_t* scratch;        /* [max_nodes] rows or nodes of one sequence, within a function */
+    sd_record* records;      /* of this round, within those of the call */
 } sd_round;
 
 /* Extra query rows after the last accepted node of a text. */
@@ -69,7 +70,8 @@ struct sd_session {
     long n_mixtures, n_touched; /* of the workspace, before the round's forward pass */
     sd_round round;
     sd_extra_rows extra;
-    sd_verifier verifier;
+    sd_verifier* verifiers; /* [n_verifiers] one for each thread that verifies */
+    int n_verifiers;
     sd_record* records; /* [max_records] of the rounds of a call */
     int n_records, max_records;
     int failed; /* a round has failed and left nodes in the caches; no round can follow */

@@ -99,8 +99,9 @@ sd_status sd_verifier_distribute(sd_verifier* v, const sd_verification* of, int 
                                  const sd_distribution** distribution) {
     *distribution = &v->target;
     int row = of->node_rows[node];
-    sd_status status = sd_forward_check(of->forward, of->first_row + row, 1);
-    if (status != SD_OK) return status;
+    sd_status status = SD_OK;
+    if (!sd_forward_row_is_finite(of->forward, of->branch, row))
+        return of->in_team ? SD_ERR_OVERFLOW : sd_forward_check(of->forward, of->first_row + row, 1);
     const sd_sampling* sampling = of->options->sampling;
     const sd_history history = {of->text, of->n_text, of->n_prompt, of->tree};
     const float* logits =
@@ -123,7 +124,7 @@ typedef struct walk {
 static sd_status target_after(void* context, int node, sd_distribution* target) {
     const walk* w = context;
     const sd_distribution* found;
-    sd_status status = sd_interrupted();
+    sd_status status = w->of->in_team ? SD_OK : sd_interrupted();
     if (status == SD_OK) status = sd_verifier_distribute(w->verifier, w->of, node, &found);
     if (status == SD_OK) *target = *found;
     return status;

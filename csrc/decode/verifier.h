@@ -61,6 +61,10 @@ typedef struct sd_verification {
     ptrdiff_t stride;
     sd_workspace* forward; /* the logits are rows of its last forward pass, from first_row on */
     int first_row;
+    int branch; /* of this pass */
+    /* 1: the caller holds a team. It does not ask for an interrupt, and fails without a message; without a
+     * transform or constraint it calls no user function. */
+    int in_team;
 } sd_verification;
 
 /* Fill the verdict (its arrays are the caller's). Computes each distribution that the rule requests once.

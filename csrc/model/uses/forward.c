@@ -395,40 +395,59 @@ sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
     return SD_OK;
 }
 
-/* Check rows [first, end) of a branch. hidden, logits: of its first row, and of its first row with logits. */
-static sd_status check_branch(sd_workspace* w, const sd_branch* branch, const float* hidden,
-                              const float* logits, int first, int end) {
+/* The first row of a branch in the residual stream, and its first row of logits. */
+static const float* rows_of(const sd_workspace* w, const sd_branch* branch, const float** logits) {
+    const float* hidden = w->hidden;
+    *logits = w->logits;
+    for (const sd_branch* before = w->last_branches; before < branch; before++) {
+        hidden += (ptrdiff_t)(before->n_new - before->n_stored) * w->model->config.d_model;
+        *logits += before->n_logits * w->ld_logits;
+    }
+    return hidden;
+}
+
+/* The first of rows [first, end) of a branch that is not finite, or `end`. *in_layers: its residual stream is
+ * not, else its logits. */
+static int first_bad_row(const sd_workspace* w, const sd_branch* branch, int first, int end, int* in_layers) {
     const sd_config* c = &w->model->config;
+    const float *logits, *hidden = rows_of(w, branch, &logits);
     int before = branch->n_new - branch->n_extra - branch->n_logits; /* rows before those with logits */
     for (int i = first; i < end; i++) {
-        if (!sd_all_finite(hidden + (ptrdiff_t)i * c->d_model, c->d_model)) return fail_in_layer(w, branch);
+        *in_layers = !sd_all_finite(hidden + (ptrdiff_t)i * c->d_model, c->d_model);
         int has_logits = i >= before && i < before + branch->n_logits;
-        if (has_logits && !sd_all_finite(logits + (i - before) * w->ld_logits, sd_head_rows(c)))
-            return fail_in_head(w, position_of(branch, i));
+        if (*in_layers ||
+            (has_logits && !sd_all_finite(logits + (i - before) * w->ld_logits, sd_head_rows(c))))
+            return i;
     }
-    return SD_OK;
+    return end;
+}
+
+/* Check rows [first, end) of a branch. */
+static sd_status check_branch(sd_workspace* w, const sd_branch* branch, int first, int end) {
+    int in_layers, bad = first_bad_row(w, branch, first, end, &in_layers);
+    if (bad == end) return SD_OK;
+    return in_layers ? fail_in_layer(w, branch) : fail_in_head(w, position_of(branch, bad));
 }
 
 sd_status sd_forward_check(sd_workspace* w, int first, int n) {
-    const float *hidden = w->hidden, *logits = w->logits;
     sd_status status = SD_OK;
     int end = first + n;
     for (int b = 0, row = 0; b < w->n_last_branches && row < end && status == SD_OK; b++) {
         const sd_branch* branch = &w->last_branches[b];
         int low = first > row ? first - row : 0, high = end - row < branch->n_new ? end - row : branch->n_new;
-        status = check_branch(w, branch, hidden, logits, low, high);
+        if (low < high) status = check_branch(w, branch, low, high);
         row += branch->n_new;
-        hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
-        logits += branch->n_logits * w->ld_logits;
     }
     return status;
 }
 
+int sd_forward_row_is_finite(const sd_workspace* w, int b, int row) {
+    int in_layers;
+    return first_bad_row(w, &w->last_branches[b], row, row + 1, &in_layers) > row;
+}
+
 /* First row of logits of a branch that is not finite, or their number. */
-static int first_bad_logits(const sd_workspace* w, const sd_branch* branch) {
-    const float* logits = w->logits;
-    for (const sd_branch* before = w->last_branches; before < branch; before++)
-        logits += before->n_logits * w->ld_logits;
+static int first_bad_logits(const sd_workspace* w, const sd_branch* branch, const float* logits) {
     int i = 0;
     while (i < branch->n_logits && sd_all_finite(logits + i * w->ld_logits, sd_head_rows(&w->model->config)))
         i++;
@@ -437,30 +456,28 @@ static int first_bad_logits(const sd_workspace* w, const sd_branch* branch) {
 
 int sd_forward_is_finite(const sd_workspace* w, int b) {
     const sd_branch* branch = &w->last_branches[b];
-    int d_model = w->model->config.d_model;
-    const float* hidden = w->hidden;
-    for (const sd_branch* before = w->last_branches; before < branch; before++)
-        hidden += (ptrdiff_t)(before->n_new - before->n_stored) * d_model;
+    const float *logits, *hidden = rows_of(w, branch, &logits);
     return (branch->n_stored == 0 || w->stored_finite[b]) &&
-           sd_all_finite(hidden, (branch->n_new - branch->n_stored) * d_model) &&
-           first_bad_logits(w, branch) == branch->n_logits;
+           sd_all_finite(hidden, (branch->n_new - branch->n_stored) * w->model->config.d_model) &&
+           first_bad_logits(w, branch, logits) == branch->n_logits;
 }
 
 sd_status sd_forward_fail(sd_workspace* w, int b) {
     const sd_branch* branch = &w->last_branches[b];
-    int bad = first_bad_logits(w, branch);
+    const float* logits;
+    rows_of(w, branch, &logits);
+    int bad = first_bad_logits(w, branch, logits);
     sd_status status = fail_in_layer(w, branch);
     return status == SD_OK ? fail_in_head(w, position_of(branch, branch->n_new - branch->n_logits + bad))
                            : status;
 }
 
 void sd_forward_settle_failures(sd_workspace* w) {
-    float *hidden = w->hidden, *logits = w->logits;
+    float* logits = w->logits;
     for (int b = 0; b < w->n_last_branches; b++) {
         const sd_branch* branch = &w->last_branches[b];
         /* A failing branch is recomputed in the first rows, which belong to it or to earlier branches. */
-        sd_status status = check_branch(w, branch, hidden, logits, 0, branch->n_new);
-        hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
+        sd_status status = check_branch(w, branch, 0, branch->n_new);
         if (status != SD_OK) {
             sd_failure_note(branch->failure, status);
             memset(logits, 0, (size_t)(branch->n_logits * w->ld_logits) * sizeof *logits);

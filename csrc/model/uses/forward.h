@@ -54,6 +54,9 @@ sd_status sd_forward_fail(sd_workspace* workspace, int branch);
  * it while the branches exist and these nodes are pending. There may be fewer rows than n. */
 sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
 
+/* Is row `row` of a branch of the last forward pass finite, with its logits? Any thread may ask. */
+int sd_forward_row_is_finite(const sd_workspace* workspace, int branch, int row);
+
 /* Record a failure, with the message of sd_forward_check, in each branch of the last forward pass with
  * non-finite rows or logits. Its logits become 0, so sampling from them needs no special case. Overwrites
  * rows of the residual stream. Call it when sd_forward_check may be called. */

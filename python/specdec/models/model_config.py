@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-_BY_LAYER: Final = ("windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads")
+_BY_LAYER: Final = (
+    "windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads", "mixers"
+)  # fmt: skip
 """Fields with a value for each layer."""
 
 

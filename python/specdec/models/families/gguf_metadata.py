@@ -81,9 +81,9 @@ class Metadata(MetadataFields):
     @property
     def n_mtp_blocks(self) -> int:
         """Number of multi-token prediction blocks, after the model's layers."""
-        found: int = self.get("nextn_predict_layers", 0)
-        if type(found) is not int or not 0 <= found < self.integer("block_count"):
-            raise self.error("nextn_predict_layers", "fewer blocks than block_count")
+        n_blocks, found = self.integer("block_count"), self.get("nextn_predict_layers", 0)
+        if type(found) is not int or not 0 <= found < n_blocks:
+            raise self.error("nextn_predict_layers", f"a whole number below {n_blocks}, the block count")
         return found
 
     @property

@@ -162,6 +162,12 @@ class ByteTokenizer(ABC):
         """Return tokens by id: bytes, the name of a special token, or None for an unused id."""
         return self._vocabulary
 
+    @functools.cached_property
+    def named(self) -> tuple[bytes | None, ...]:
+        """Vocabulary up to the last used id."""
+        tokens = self._vocabulary
+        return tokens[: next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] is not None), 0)]
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of the vocabulary in hexadecimal, independent of its file format."""
         digest = hashlib.sha256()

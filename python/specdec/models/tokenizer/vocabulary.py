@@ -133,14 +133,8 @@ def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
         warn(f"{path}: the tokenizer has {n} ids; expected {expected}")
 
 
-def _named(tokenizer: Any) -> tuple[bytes | None, ...]:
-    """Return the vocabulary up to the last used id."""
-    tokens: tuple[bytes | None, ...] = tokenizer.vocabulary()
-    return tokens[: next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] is not None), 0)]
-
-
 def _n_named(tokenizer: Any) -> int:
-    n: int = len(_named(tokenizer)) if isinstance(tokenizer, ByteTokenizer) else tokenizer.n_vocab
+    n: int = len(tokenizer.named) if isinstance(tokenizer, ByteTokenizer) else tokenizer.n_vocab
     return n
 
 
@@ -152,8 +146,11 @@ def _difference(target: Any, draft: Any) -> str | None:
         if target.n_vocab == draft.n_vocab:
             return None
         return f"the target's tokenizer has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
-    ours, theirs = _named(target), _named(draft)
+    ours, theirs = target.named, draft.named
+    if ours is theirs:
+        return None
     if ours == theirs:
+        draft.named = ours  # later calls need not compare
         return None
     n = min(len(ours), len(theirs))
     sizes = f"the target's tokenizer has {len(ours)} tokens, the draft's {len(theirs)};"

@@ -73,7 +73,9 @@ def open_native_head(
 
 def _config_of(target: Model) -> dict[str, Any]:
     """Return the canonical configuration of the block: the target's last layer with attention."""
-    config = target.config.of_layer(target.config.n_layer - 1) | joined_config(target)
+    n_layer, mixers = target.config.n_layer, target.config.mixers
+    layer = max(i for i in range(n_layer) if not mixers or mixers[i] == "attention")
+    config = target.config.of_layer(layer) | joined_config(target)
     return config | {"feature_norms": True, "shared_embedding": True}
 
 
