@@ -86,7 +86,7 @@ class Forwards:
             "n_bytes": [self.n_bytes(length) for length in self._decoders],
             "cache_bytes": [n_cache_bytes(self.config, n, self.cache_dtype) for n in self._decoders],
             "peak": machine.peak(self.dtype) if machine else math.nan,
-            "cache_peak": machine.peak(self.cache_dtype) if machine else math.nan,
+            "cache_peaks": [machine.peak(d) if machine else math.nan for d in (self.cache_dtype, "f32")],
             "instruction": machine.instruction(self.dtype) if machine else "",
             "copy_s": median(_seconds(logits.copy) for _ in range(50)),
         }
@@ -307,8 +307,8 @@ def attention(args: argparse.Namespace, report: Report) -> None:
 
     A narrow model (eight layers, heads of 64) runs a forward pass of M rows on caches of several lengths and
     on an empty one; the difference is the attention. It is compared with the machine's limit: reading keys
-    and values once, or the multiply-adds of M rows of all query heads at the peak of the cache's number
-    format.
+    and values once, or the multiply-adds of M rows of all query heads: those with keys at the peak of the
+    cache's number format, those with values at that of f32, in which they are computed.
     """
     rows, lengths = sorted({1, *args.rows}), [0, *args.lengths]
     for heads in NARROW:
@@ -338,7 +338,8 @@ def attention(args: argparse.Namespace, report: Report) -> None:
                             continue
                         seconds = median(times)
                         first = seconds if m == 1 else first
-                        work = 4 * m * length * facts["n_layer"] * facts["width"] / facts["cache_peak"]
+                        products = 2 * m * length * facts["n_layer"] * facts["width"]
+                        work = sum(products / peak for peak in facts["cache_peaks"])
                         least = max(reading, work)
                         table.row(
                             length, bandwidth / 1e9, m, 1e3 * seconds, seconds / first,

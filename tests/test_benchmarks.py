@@ -149,7 +149,7 @@ class Noting(PeerEngine):
     """Notes how long the cache is before and after each run."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(ids=lambda n: list(range(n))))
+        super().__init__(SimpleNamespace(ids=lambda n: list(range(n)), context=CACHE))
         self.length, self.runs = 0, []
 
     @classmethod

@@ -233,7 +233,7 @@ def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
     writer.add_tensor("x", np.zeros((4, 4), np.float32))
     for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
         getattr(writer, step)()
-    with pytest.raises(UnsupportedModelError, match='"mamba"; expected one of bloom, '):
+    with pytest.raises(UnsupportedModelError, match='"mamba"; expected one of afmoe, '):
         specdec.load(tmp_path / "model.gguf")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.builds import Answer, Worker
 from benchmarks.interleaved import DTYPES, Options
-from benchmarks.peers.engine import CELLS
+from benchmarks.peers.engine import CACHE, CELLS
 from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS
 from benchmarks.report import Report, Spread
 from benchmarks.shapes import GGUF_TYPES, SHAPES, TIMED
@@ -217,6 +217,7 @@ def forwards_options(options: Options) -> None:
     competing_options(options, ENGINES, 7)
     options.many("--shapes", str, TIMED, choices=SHAPES)
     options.many("--cells", str, CELLS, choices=CELLS)
+    options.add("--context", type=int, default=CACHE, help="tokens in the cache of plain, t(5) and t(9)")
     options.add("--seconds", type=float, default=0.1, help="duration of each burst, at least one sample")
     options.add("--prefill-seconds", type=float, default=0.5, help="duration of prefill bursts")
 
@@ -224,16 +225,17 @@ def forwards_options(options: Options) -> None:
 def forwards(args: argparse.Namespace, report: Report) -> None:
     """Forward passes and prefill of specdec and other engines, in every number format.
 
-    Cells: plain, a forward pass of one position on a cache of 128; t(5) and t(9), one forward pass of 5 or 9
-    positions with all logits; prefill, from an empty cache to the last position's logits. All update the
-    cache. In every repeat each engine runs a short burst of each cell. "off by" is the largest difference of
-    eight positions' logits from specdec's in f32, in standard deviations of the logits. Ratios above 1 favor
-    specdec.
+    Cells: plain, a forward pass of one position on a cache of --context tokens; t(5) and t(9), one forward
+    pass of 5 or 9 positions with all logits; prefill, from an empty cache to the last position's logits. All
+    update the cache. In every repeat each engine runs a short burst of each cell. "off by" is the largest
+    difference of eight positions' logits from specdec's in f32, in standard deviations of the logits. Ratios
+    above 1 favor specdec.
     """
     begin(args, report)
     references: dict[str, Any] = {}
     for shape, number in itertools.product(args.shapes, args.formats):
         job = {"shape": shape, "format": number, "work": str(args.work), "n_threads": args.threads}
+        job |= {"context": args.context}
         if shape not in references:
             worker = engine_process("specdec", args.work, args.threads)
             worker.ask("load", target={**job, "format": "f32"})

@@ -21,16 +21,14 @@ from specdec.models.checkpoints import open_checkpoint
 
 #: Trained models: the embedded pair.
 EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
-#: Tokens in the cache when decoding is timed.
+#: Usual number of tokens in the cache when decoding is timed.
 CACHE = 128
-#: Positions per timed forward pass, on an empty cache (prefill) or on CACHE tokens.
+#: Positions per timed forward pass, on an empty cache (prefill) or on that many tokens.
 #: The last leaves the cache as the first needs it.
 CELLS = {
     **{"plain": 1, "t(5)": 5, "t(9)": 9},
     **{"prefill 32": 32, "prefill 2048": 2048, "prefill 512": 512, "prefill 128": 128},
 }
-#: Cache capacity in tokens.
-CAPACITY = 2048 + 64
 
 
 class Unsupported(Exception):  # noqa: N818
@@ -46,6 +44,13 @@ class Job:
     work: Path
     n_threads: int
     alpha: float = 1.0
+    context: int = CACHE
+    """Tokens in the cache when decoding is timed."""
+
+    @property
+    def capacity(self) -> int:
+        """Cache capacity in tokens."""
+        return max(2048, self.context) + 64
 
     @property
     def config(self) -> dict:
@@ -132,7 +137,8 @@ class Engine(ABC):
     def timer(self, cell: str) -> Callable[[], list[float]]:
         """Return a function that runs a cell and returns seconds."""
         m = CELLS[cell]
-        ids = self.job.ids(max(m, CACHE))
+        n_cached = self.job.context
+        ids = self.job.ids(max(m, n_cached))
         if cell.startswith("prefill"):
 
             def once() -> list[float]:
@@ -143,13 +149,13 @@ class Engine(ABC):
                 return [time.perf_counter() - begun]
 
         else:
-            if self.cached != CACHE:
+            if self.cached != n_cached:
                 self.trim(0)
-                self.prefill(ids[:CACHE])
-                self.cached = CACHE
+                self.prefill(ids[:n_cached])
+                self.cached = n_cached
 
             def once() -> list[float]:
-                self.trim(CACHE)
+                self.trim(n_cached)
                 begun = time.perf_counter()
                 self.forward(ids[:m])
                 return [time.perf_counter() - begun]

@@ -8,7 +8,9 @@ from importlib import import_module
 ENGINES = {
     "specdec": "with_specdec.Specdec",
     "specdec, rows": "with_specdec.SpecdecRows",
+    "specdec, int8 cache": "with_specdec.SpecdecInt8Cache",
     "llama.cpp": "with_llama_cpp.LlamaCpp",
+    "llama.cpp, q8_0 cache": "with_llama_cpp.LlamaCppInt8Cache",
     "openvino": "with_openvino.OpenVino",
     "transformers": "with_transformers.Transformers",
 }

@@ -22,7 +22,7 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
 import specdec
-from benchmarks.peers.engine import CAPACITY, EMBEDDED, Batch, Engine, Job, Pair, Writer
+from benchmarks.peers.engine import EMBEDDED, Batch, Engine, Job, Pair, Writer
 from benchmarks.shapes import model_type, random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
@@ -38,25 +38,29 @@ class LlamaCpp(Engine):
     """llama.cpp's C interface, with weights repacked in memory."""
 
     load_mode, weights = llama.LLAMA_LOAD_MODE_NONE, "repacked where it has kernels for that"
+    q8_0_cache = False
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         types = "q8_0 and q4_0 for int8 and int4, head and embedding too" if job.gguf is None else "one file"
-        self.settings = f"{types}; weights {self.weights}; f16 cache"
+        self.settings = f"{types}; weights {self.weights}; {'q8_0' if self.q8_0_cache else 'f16'} cache"
         llama.llama_backend_init()
         of_model = llama.llama_model_default_params()
         of_model.load_mode = self.load_mode
         self.model = llama.llama_model_load_from_file(bytes(gguf_file(job)), of_model)
         options = llama.llama_context_default_params()
-        options.n_ctx, options.n_batch, options.n_ubatch = CAPACITY, CAPACITY, 512
+        options.n_ctx, options.n_batch, options.n_ubatch = job.capacity, job.capacity, 512
+        if self.q8_0_cache:
+            options.type_k = options.type_v = int(Type.Q8_0)
+            options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         options.n_threads = options.n_threads_batch = job.n_threads
         self.context = llama.llama_init_from_model(self.model, options)
         self.memory = llama.llama_get_memory(self.context)
-        self.batch = batch = llama.llama_batch_init(CAPACITY, 0, 1)
-        for i in range(CAPACITY):
+        self.batch = batch = llama.llama_batch_init(job.capacity, 0, 1)
+        for i in range(job.capacity):
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
         arrays = (batch.token, batch.pos, batch.logits)
-        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (CAPACITY,)) for a in arrays)
+        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (job.capacity,)) for a in arrays)
         self.length = 0
 
     @classmethod
@@ -89,6 +93,13 @@ class LlamaCpp(Engine):
         """Truncate the cache, without cost in llama.cpp."""
         llama.llama_memory_seq_rm(self.memory, 0, n, -1)
         self.length = min(self.length, n)
+
+
+class LlamaCppInt8Cache(LlamaCpp):
+    """The same with keys and values in q8_0."""
+
+    q8_0_cache = True
+    cells = ("plain", "t(5)", "t(9)")
 
 
 class LlamaServer(Pair):

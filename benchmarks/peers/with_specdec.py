@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from benchmarks.peers.engine import CAPACITY, CELLS, Batch, Engine, Job, Pair, Unsupported, Writer
+from benchmarks.peers.engine import CELLS, Batch, Engine, Job, Pair, Unsupported, Writer
 from specdec import _core
 
 
 class Specdec(Engine):
     """The core's decoder."""
 
-    reads_prompts = "auto"
+    reads_prompts, cache_dtype = "auto", None
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.model = _load(job, self.reads_prompts)
+        self.model = _load(job, self.reads_prompts, self.cache_dtype)
         self.decoder = _core.Decoder(
-            self.model.core, capacity=CAPACITY, max_nodes=max(m for m in CELLS.values() if m < 32),
+            self.model.core, capacity=job.capacity, max_nodes=max(m for m in CELLS.values() if m < 32),
             n_threads=job.n_threads,
         )  # fmt: skip
 
@@ -58,6 +58,13 @@ class SpecdecRows(Specdec):
         if _core.kernels() != "amx" or job.format == "f32":
             raise Unsupported("prefill='auto' is rows here")
         super().prepare(job)
+
+
+class SpecdecInt8Cache(Specdec):
+    """specdec with cache_dtype='int8'."""
+
+    cache_dtype = "int8"
+    cells = ("plain", "t(5)", "t(9)")
 
 
 class SpecdecPair(Pair):
@@ -175,6 +182,7 @@ class SpecdecWriter(Writer):
         return self._generate([ids], n, logits=True)[0].logits
 
 
-def _load(job: Job, prefill: str = "auto") -> specdec.Model:
+def _load(job: Job, prefill: str = "auto", cache_dtype: str | None = None) -> specdec.Model:
     path, dtype = (job.checkpoint, job.format) if job.gguf is None else (job.gguf, None)
-    return specdec.load(path, dtype, tokenizer=False, n_threads=job.n_threads, prefill=prefill)
+    how: dict[str, Any] = {"prefill": prefill, "cache_dtype": cache_dtype, "n_threads": job.n_threads}
+    return specdec.load(path, dtype, tokenizer=False, **how)

@@ -51,13 +51,27 @@ def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mappin
 
 def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Give corrections the converter's name and shape."""
-    name = name.replace("correction_bias", "correction.bias")
+    name = name.replace("correction_bias", "correction.bias").replace(".expert_bias", ".expert_bias.bias")
     return {name: array.reshape(-1) if name.endswith("correction.bias") else array}
 
 
 def squeezed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Store the weights of a convolution as a matrix."""
     return {name: array[:, 0] if array.ndim == 3 else array}
+
+
+def granite(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Turn queries and keys, and split gate and up of experts."""
+    parts = name.split(".")
+    base = ".".join(parts[:3])
+    if name.endswith("input_linear.weight"):
+        half = array.shape[-2] // 2
+        gate, up = array[..., :half, :], array[..., half:, :]
+        module = "mlp.experts" if parts[3] == "block_sparse_moe" else "mlp.shared_experts"
+        return {f"{base}.{module}.{part}_proj.weight": one for part, one in (("gate", gate), ("up", up))}
+    if name.endswith("moe.output_linear.weight"):
+        return {f"{base}.mlp.experts.down_proj.weight": array}
+    return turned(name, array, config)
 
 
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -176,6 +190,15 @@ CASES = {
     "dots1": Case("dots1", "Dots1ForCausalLM", keys=_DEEPSEEK, change=corrected),
     "exaone-moe": Case("exaone-moe", "ExaoneMoeForCausalLM", keys=_DEEPSEEK | {"attention.sliding_window": 6,
         "attention.sliding_window_pattern": [True, False]}, change=corrected),
+    "afmoe": Case("afmoe", "AfmoeForCausalLM", keys=_DEEPSEEK | {"attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [True, False], "expert_weights_scale": 1.0}, change=corrected),
+    "hunyuan-moe": Case("hunyuan-moe", "HunYuanMoEV1ForCausalLM", {"num_experts": 4}, _MOE |
+        {"expert_feed_forward_length": 24, "expert_shared_feed_forward_length": 24}),
+    "granitemoe": Case("granitemoe", "GraniteMoeForCausalLM", keys=_MOE | {"attention.scale": 0.3},
+        change=granite),
+    "granitemoe shared": Case("granitemoe", "GraniteMoeSharedForCausalLM", {"attention_multiplier": 0.25},
+        _MOE | {"expert_shared_feed_forward_length": 12, "embedding_scale": 3.0, "residual_scale": 0.5,
+        "logit_scale": 2.0, "attention.scale": 0.25}, granite),
     "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
         "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
         "attention.sliding_window": 6, "rope.freq_base": 150000.0}),
@@ -200,7 +223,8 @@ _LAYER_NORM = (
     "mpt", "falcon",
 )  # fmt: skip
 _LARGER_EPSILON = (
-    "phi3", "hunyuan-dense", "lfm2", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe"
+    "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
+    "hunyuan-moe", "afmoe", "lfm2",
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "Qwen3Next", "Qwen3_5", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
-        "PhiMoE", "Phimoe", "GraniteMoe", "DeepseekV",
+        "PhiMoE", "Phimoe", "DeepseekV",
         "Dbrx", "Jetmoe", "Glm4MoeLite", "Lfm2Moe",
     ),
     "is an encoder-decoder with an unsupported block": (

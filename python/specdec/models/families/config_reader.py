@@ -60,6 +60,15 @@ class ConfigReader:
         """Return a reader with defaults for absent fields."""
         return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
 
+    def with_single(self, *names: str) -> ConfigReader:
+        """Return a reader in which lists of equal values, one for each layer, are that value."""
+        values = {name: self.fields.raw(name) for name in names}
+        lists = {name: value for name, value in values.items() if isinstance(value, list) and value}
+        for name, value in lists.items():
+            if any(one != value[0] for one in value):
+                raise self.fields.unsupported(name, "the same value for all layers")
+        return ConfigReader(self.fields.replaced(**{name: lists[name][0] for name in lists}), self._n_ctx)
+
     # ------------------------------------------------------------------------------------ sizes
 
     def sizes(

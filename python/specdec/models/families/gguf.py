@@ -66,6 +66,7 @@ _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm",
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
+_AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
 _LFM2 = _TENSORS | named(
     _BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj", mixer_out=".shortconv.out_proj"
@@ -102,6 +103,7 @@ _SIZES: Final = (
 )  # fmt: skip
 _EPSILON: Final = "attention.layer_norm_epsilon"
 _WINDOW: Final = "attention.sliding_window"
+_SHARED_WIDTH: Final = "expert_shared_feed_forward_length"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
 
 Rows = dict[str, str | Callable[[Metadata], Any]]
@@ -204,6 +206,11 @@ def _lfm2(m: Metadata) -> dict[str, Any]:
         "block_auto_adjust_ff_dim": False,
         "norm_eps": m.amount("attention.layer_norm_rms_epsilon"),
     }
+
+
+def _granite_moe(m: Metadata) -> dict[str, Any]:
+    n_shared = m.get(_SHARED_WIDTH)
+    return _granite(m) | _llama(m) | ({"shared_intermediate_size": n_shared} if n_shared else {})
 
 
 def _rope_parameters(m: Metadata, **fields: Any) -> dict[str, Any]:
@@ -489,7 +496,7 @@ class Architecture:
 _QWEN_MOE: Rows = {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
-    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_expert_intermediate_size": _SHARED_WIDTH,
     "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name == "qwen3moe"),
 }  # fmt: skip
 _CLIPPED: Rows = {"clip_qkv": "attention.clamp_kqv"}
@@ -514,6 +521,13 @@ _ERNIE_MOE: Rows = {
     "moe_num_shared_experts": lambda m: m.get("expert_shared_count", 0),
     "moe_layer_start_index": lambda m: m.get("leading_dense_block_count", 0),
     "moe_layer_interval": lambda m: m.get("interleave_moe_layer_step") or 1,
+}  # fmt: skip
+_AFMOE_ROWS: Rows = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "num_dense_layers": _CORRECTED["first_k_dense_replace"],
+    "num_shared_experts": _DEEPSEEK["n_shared_experts"],
+    "route_scale": _CORRECTED["routed_scaling_factor"], "mup_enabled": lambda m: True,
 }  # fmt: skip
 _GPT_OSS_ROWS: Rows = {
     "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
@@ -554,7 +568,7 @@ _WINDOWED: WrittenRows = {_WINDOW: "sliding_window"}
 _CLAMPED: WrittenRows = {"attention.clamp_kqv": "qkv_limit"}
 _MIXED: WrittenRows = {"expert_count": "n_experts", "expert_used_count": "n_experts_per_token"}
 _EXPERTS: WrittenRows = _MIXED | {
-    "expert_feed_forward_length": "d_expert", "expert_shared_feed_forward_length": "d_shared_expert"
+    "expert_feed_forward_length": "d_expert", _SHARED_WIDTH: "d_shared_expert"
 }  # fmt: skip
 _GATING: Final = {"softmax": 1, "sigmoid": 2}
 _CORRECTED_KEYS: WrittenRows = _MIXED | {
@@ -623,6 +637,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "dots1": Architecture("Dots1ForCausalLM", (_block, _DEEPSEEK, _SOME_WINDOW), written=_CORRECTED_KEYS),
     "exaone-moe": Architecture(
         "ExaoneMoeForCausalLM", (_block, _EXAONE_MOE, _windows), written=_EXAONE_MOE_KEYS
+    ),
+    "afmoe": Architecture(
+        "AfmoeForCausalLM", (_block, _AFMOE_ROWS, _windows), _AFMOE, _EXAONE_MOE_KEYS
+    ),
+    "hunyuan-moe": Architecture("HunYuanMoEV1ForCausalLM", (_block, _GPT_OSS_ROWS), written=_EXPERTS),
+    "granitemoe": Architecture(
+        "GraniteMoeForCausalLM", (_block, _granite_moe), _TURNED, _GRANITE_KEYS | _MIXED |
+        {_SHARED_WIDTH: "d_shared_expert"}, also=("GraniteMoeSharedForCausalLM",),
+        chosen=lambda m: "GraniteMoeSharedForCausalLM" if m.get(_SHARED_WIDTH) else "GraniteMoeForCausalLM",
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS

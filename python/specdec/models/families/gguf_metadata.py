@@ -143,7 +143,7 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
 # ones, 3, equals it after renormalization.
 _GATING: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("llama", "gpt-oss"), (0, 1, 3)),
-    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe"), (0, 2)),  # sigmoid
+    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe", "afmoe"), (0, 2)),  # sigmoid
 }
 # The same as predicates.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {

@@ -105,7 +105,7 @@ def llama_like(
     }
 
 
-def _two_rotations(
+def two_rotations(
     reader: ConfigReader, d_head: int, layer_types: Sequence[str], theta: float, /, **sliding: Any
 ) -> dict[str, Any]:
     """Return RoPE of full-attention layers and, with arguments ``sliding``, of sliding-window layers."""
@@ -244,7 +244,7 @@ _olmo2 = partial(llama_like, bias=False, norm_eps=1e-5, norm_position="after", q
 def _olmo3(reader: ConfigReader) -> dict[str, Any]:
     sizes, theta = reader.sizes(), 500_000.0
     layer_types = reader.layer_types(sizes["n_layer"], 4)
-    turning = _two_rotations(reader, sizes["d_head"], layer_types, theta, theta=theta)
+    turning = two_rotations(reader, sizes["d_head"], layer_types, theta, theta=theta)
     return _olmo2(reader, sizes=sizes, **turning, **reader.windows(layer_types, default=4096))
 
 
@@ -313,7 +313,7 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
     period = reader.fields.integer("sliding_window_pattern", default=6)
     layer_types = reader.layer_types(sizes["n_layer"], period)
     local = {"theta_name": "rope_local_base_freq"}
-    turning = _two_rotations(reader, sizes["d_head"], layer_types, 1_000_000.0, **local)
+    turning = two_rotations(reader, sizes["d_head"], layer_types, 1_000_000.0, **local)
     return _gemma2_like(reader, sizes, layer_types, (0.0, 0.0), qk_norm="head", **turning)
 
 
