@@ -151,13 +151,14 @@ def test_mxfp4_is_that_of_transformers():
 
 COMPARED_BELOW = (
     "LamdaForCausalLM", "MiMoForCausalLM", "Gemma3ForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration", "Mistral3ForConditionalGeneration",
 )  # fmt: skip
 
 
 SEEING = {
     "Gemma3": ("Gemma3ForCausalLM", {"mm_tokens_per_image": 4}, {}),
     "Mistral3": ("Ministral3ForCausalLM", {}, {"model_type": "pixtral", "head_dim": 8}),
+    "Lfm2Vl": ("Lfm2ForCausalLM", {}, {}),
 }
 
 

@@ -31,6 +31,7 @@ static void lay_out(sd_workspace* w) {
     w->inputs = sd_arena_take(arena, rows, sizeof *w->inputs);
     w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
     w->stored_finite = sd_arena_take(arena, rows, sizeof *w->stored_finite);
+    if (!sd_all_attend(c)) w->finite_through = sd_arena_take(arena, rows, sizeof *w->finite_through);
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));

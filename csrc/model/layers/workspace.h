@@ -67,7 +67,10 @@ typedef struct sd_workspace {
     const float** inputs;        /* [max_rows] vector [d_model] in place of a token's embedding; NULL: none */
     sd_branch* parts;            /* [max_rows] nodes that sd_forward_finish has to start */
     unsigned char* stored_finite; /* [max_rows] a branch's first n_stored rows, before the last layer */
-    float* hidden;                /* [max_rows, d_model] the residual stream */
+    /* [max_rows] layers of the last pass after which a row was finite, -1: not even its embedding. NULL if all
+     * layers have attention: rows can then be computed again */
+    int32_t* finite_through;
+    float* hidden; /* [max_rows, d_model] the residual stream */
     /* For a model that reads features: where each row's is; those of another model, [max_rows, width];
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;

@@ -27,7 +27,9 @@ _FORMATS: Final[Mapping[str, str]] = {
 """File types to lossless formats of the core."""
 
 # Two-dimensional tensors that are not stored as matrices.
-_OTHERS: Final = re.compile(r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$")
+_OTHERS: Final = re.compile(
+    r"position_embedding$|relative_bias$|mixer_conv$|router\.weight$|shared_gate\.weight$"
+)
 
 # Matrices with the same input rows in the core.
 _TOGETHER: Final = (

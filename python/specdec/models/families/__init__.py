@@ -8,7 +8,7 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, llama, moe
+from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, lfm2, llama, moe
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
@@ -18,6 +18,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     llama.FAMILIES
     | attention.FAMILIES
     | gpt.FAMILIES
+    | lfm2.FAMILIES
     | moe.FAMILIES
     | deepseek_router.FAMILIES
     | encoder_decoder.FAMILIES
@@ -36,11 +37,11 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "Qwen3Next", "Qwen3_5", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4MoeLite",
+        "Dbrx", "Jetmoe", "Glm4MoeLite", "Lfm2Moe",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",

@@ -162,7 +162,9 @@ class ConfigReader:
 
     # ------------------------------------------------------------------------------------ layers
 
-    def layer_types(self, n_layer: int, default: Sequence[str] | int) -> list[str]:
+    def layer_types(
+        self, n_layer: int, default: Sequence[str] | int, among: Sequence[str] = LAYER_TYPES
+    ) -> list[str]:
         """Read ``layer_types``; ``default`` may be a period, whose last layer has full attention."""
         layer_types = self.fields.raw("layer_types")
         if layer_types is None:
@@ -173,8 +175,8 @@ class ConfigReader:
             raise self.fields.error("layer_types", "a list of names")
         if len(layer_types) != n_layer:
             raise self.fields.error("layer_types", f"one name for each of {n_layer} layers")
-        if not set(layer_types) <= set(LAYER_TYPES):
-            raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
+        if not set(layer_types) <= set(among):
+            raise self.fields.unsupported("layer_types", f"names among {', '.join(among)}")
         return layer_types
 
     def without_windows(self) -> dict[str, Any]:

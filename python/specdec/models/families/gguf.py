@@ -68,6 +68,12 @@ _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
 _AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
+_LFM2 = _TENSORS | named(
+    _BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj", mixer_out=".shortconv.out_proj"
+)
+_LFM2["mixer_conv"] = Named(
+    f"{_BLOCK}.shortconv.conv.weight", lambda array, *_: array.T, lambda shape, _: shape[::-1], False
+)
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -191,6 +197,15 @@ def _granite(m: Metadata) -> dict[str, Any]:
         "logits_scaling": m.get("logit_scale"),
     }
     return {name: value for name, value in fields.items() if value}
+
+
+def _lfm2(m: Metadata) -> dict[str, Any]:
+    return {
+        "layer_types": ["full_attention" if attends else "conv" for attends in m.attending()],
+        "conv_L_cache": m.integer("shortconv.l_cache"),
+        "block_auto_adjust_ff_dim": False,
+        "norm_eps": m.amount("attention.layer_norm_rms_epsilon"),
+    }
 
 
 def _granite_moe(m: Metadata) -> dict[str, Any]:
@@ -406,6 +421,10 @@ def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
     return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
 
 
+def _kv_heads(config: Config, fields: Fields) -> list[int]:
+    return [config["n_kv_head"] if mixer == "attention" else 0 for mixer in config["mixers"]]
+
+
 def _first_mixture(config: Config, fields: Fields) -> int:
     return (config.get("mixtures") or [1]).index(1)
 
@@ -598,6 +617,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM", (_block, _lfm2), _LFM2,
+        {"attention.head_count_kv": _kv_heads, "shortconv.l_cache": "conv_width"},
+    ),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
