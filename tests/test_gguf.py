@@ -50,6 +50,24 @@ def test_the_same_model_as_from_a_folder(tmp_path: Path, name: str) -> None:
     assert np.array_equal(model.logits(ids, source), folder.logits(ids, source))
 
 
+def test_queries_keys_and_values_in_one_matrix(tmp_path: Path) -> None:
+    """As in the first files of GLM-4."""
+    parts = [f"self_attn.{role}_proj" for role in "qkv"]
+
+    def others(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray]:
+        return {} if any(part in name for part in parts) else {name: array}
+
+    case = dataclasses.replace(CASES["chatglm"], change=others)
+    config, weights = case.folder()
+    fused = {
+        f"blk.{i}.attn_qkv.{kind}": np.concatenate([weights[f"model.layers.{i}.{p}.{kind}"] for p in parts])
+        for i in range(config["num_hidden_layers"]) for kind in ("weight", "bias")
+    }  # fmt: skip
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, more=fused))
+    ids = list(range(3, 17))
+    assert np.array_equal(model.logits(ids), specdec.load(write_folder(tmp_path, case)).logits(ids))
+
+
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
     case = CASES["glm4moe"]
     config, weights = case.folder()

@@ -135,6 +135,21 @@ CASES = {
         change=turned),
     "granite": Case("granite", "GraniteForCausalLM", {"attention_multiplier": 0.25}, {"attention.scale":
         0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0}, turned),
+    "seed_oss": Case("seed_oss", "SeedOssForCausalLM"),
+    "exaone": Case("exaone", "ExaoneForCausalLM", keys={"rope.freq_base": 5e5}),
+    "exaone4": Case("exaone4", "Exaone4ForCausalLM", {"layer_types": ["full_attention",
+        "sliding_attention"]}, {"attention.sliding_window": 6, "attention.sliding_window_pattern": [False,
+        True]}),
+    "exaone4 whole": Case("exaone4", "Exaone4ForCausalLM", {"sliding_window": None, "layer_types": None}),
+    "seed_oss without": Case("seed_oss", "SeedOssForCausalLM", {"attention_bias": False}),
+    "chatglm": Case("chatglm", "GlmForCausalLM", keys={"rope.dimension_count": 4}),
+    "glm4": Case("glm4", "Glm4ForCausalLM", keys={"rope.dimension_count": 4}),
+    "ernie4_5": Case("ernie4_5", "Ernie4_5ForCausalLM", keys={"rope.freq_base": 5e5}),
+    "nemotron": Case("nemotron", "NemotronForCausalLM", keys={"rope.dimension_count": 4},
+        change=norms_plus_one),
+    "arcee": Case("arcee", "ArceeForCausalLM", keys={"rope.scaling.type": "yarn", "rope.scaling.factor":
+        4.0, "rope.scaling.original_context_length": 8}, change=turned),
+    "jais2": Case("jais2", "Jais2ForCausalLM"),
     "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
     "hunyuan-dense": Case("hunyuan-dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 4, "rope_scaling":
@@ -223,11 +238,11 @@ _COMMON = {
 
 _LAYER_NORM = (
     "phi2", "olmo", "stablelm", "starcoder", "starcoder2", "command-r", "cohere2", "gpt2", "gptneox", "bloom",
-    "mpt", "falcon",
+    "mpt", "falcon", "nemotron", "jais2",
 )  # fmt: skip
 _LARGER_EPSILON = (
     "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
-    "hunyuan-moe", "afmoe", "lfm2", "lfm2moe",
+    "hunyuan-moe", "afmoe", "lfm2", "lfm2moe", "exaone4", "ernie4_5", "arcee",
 )  # fmt: skip
 
 
@@ -250,6 +265,8 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     found.setdefault("context_length", 32)
     rms = case.architecture not in _LAYER_NORM
     eps = 1e-5 if case.architecture in _LARGER_EPSILON else 1e-6
+    if case.architecture in ("chatglm", "glm4"):
+        eps = 1.5625e-7
     if case.name == "MixtralForCausalLM":
         eps = 1e-5
     key = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"

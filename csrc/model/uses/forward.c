@@ -72,28 +72,10 @@ static void run_head(sd_pass* pass, const float* rows, int n, int first) {
         for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
 }
 
-/* Note which rows are finite after n_layers layers, if the pass cannot be computed again. */
-static void note_finite(const sd_pass* pass, int n_layers) {
-    const sd_workspace* w = pass->w;
-    int d = w->model->config.d_model;
-    int32_t* of_row = w->finite_through;
-    const float* hidden = w->hidden;
-    for (int b = 0; of_row != NULL && b < pass->n_branches; b++) {
-        const sd_branch* branch = &pass->branches[b];
-        for (int i = 0; i < branch->n_new; i++, of_row++) {
-            int ended = pass->ended && i < branch->n_stored;
-            if (*of_row == n_layers - 1 && (ended || sd_all_finite(hidden, d))) *of_row = n_layers;
-            if (!ended) hidden += d;
-        }
-    }
-}
-
 static void run_layers(sd_pass* pass) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
-    for (int m = 0; w->finite_through != NULL && m < pass->n_rows; m++)
-        w->finite_through[m] = pass->first - 1;
     if (pass->first > 0)
         copy_hidden(pass, 0);
     else if (c->features.use != SD_FEATURE_NONE)
@@ -101,14 +83,12 @@ static void run_layers(sd_pass* pass) {
     else
         sd_pass_embed(pass);
 
-    note_finite(pass, pass->first);
     int whole = 1; /* no layer has been skipped */
     for (int i = pass->first; i < pass->end && pass->status == SD_OK; i++) {
         unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
         if (i == pass->keep) copy_hidden(pass, 1);
         if (whole) keep_captures(pass, i);
         sd_layer_run(pass, i, skipped);
-        note_finite(pass, i + 1);
         whole &= skipped == 0;
     }
     if (pass->status != SD_OK) return;
@@ -220,6 +200,10 @@ static sd_status start(sd_pass* pass) {
         assert(cache->n_committed + cache->n_pending <= sd_whole_panels(pass->w->max_slots));
         for (int node = cache->n_pending - pass->branches[b].n_new; node < cache->n_pending; node++)
             sd_angles_extend(&pass->w->angles, cache->n_committed + cache->depths[node] + 1);
+    }
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_branch* branch = &pass->branches[b];
+        sd_cache_plan_walk(branch->cache, branch->n_new, branch->n_commit);
     }
     pass->w->last_branches = pass->branches;
     pass->w->n_last_branches = pass->n_branches;
@@ -368,31 +352,52 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
 /* Recompute the residual stream [n_new, d_model] of a branch of the last forward pass after the first
  * n_layers layers, in w->hidden. Keys and values of its nodes are rewritten with the same bits. Other
  * branches stay out: their nodes may be committed by now. */
-static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
+static sd_status run_layers_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     sd_pass pass = SD_MAKE(sd_pass, .w = w, .branches = branch, .n_branches = 1, .n_rows = branch->n_new,
                            .end = n_layers, .skipped = w->last_skipped, .engine = w->last_engine, .keep = -1);
     set_up_rows(w, branch, 0);
+    sd_cache_plan_walk(branch->cache, branch->n_new, branch->n_commit);
     sd_workspace_begin(w, branch, 1);
     return run(&pass);
 }
 
-/* Find how many layers the first row that is not finite passes, as the last forward pass noted it. Returns the
- * row; -1: all are finite. */
-static int find_noted(const sd_workspace* w, const sd_branch* branch, int* n_layers) {
-    const int32_t* of_row = w->finite_through;
-    int row = -1;
-    for (const sd_branch* before = w->last_branches; before < branch; before++) of_row += before->n_new;
-    *n_layers = w->model->config.n_layer;
-    for (int i = 0; i < branch->n_new; i++)
-        if (of_row[i] < *n_layers) *n_layers = of_row[i], row = i;
-    return row;
+/* Read the text before a prompt slice again, as its states now include the slice. */
+static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layers) {
+    sd_cache* c = slice->cache;
+    int32_t parents[SD_MOST_SLICE];
+    int n = c->n_committed;
+    sd_status status = SD_OK;
+    for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
+    sd_cache_cut(c, 0);
+    while (c->n_committed < n && status == SD_OK) {
+        int n_here = sd_slice_length(c, n - c->n_committed);
+        if (n_here > w->max_rows) n_here = w->max_rows;
+        const sd_branch branch = {.cache = c,
+                                  .tokens = c->tokens + c->n_committed,
+                                  .parents = parents,
+                                  .n_new = n_here,
+                                  .n_commit = n_here};
+        status = sd_cache_grow(c, branch.tokens, parents, n_here, n_here, w->model->config.n_ctx);
+        if (status == SD_OK) status = run_layers_again(w, &branch, n_layers);
+        c->n_committed += n_here, c->n_pending = 0;
+    }
+    if (status == SD_OK)
+        status = sd_cache_grow(c, slice->tokens, slice->parents, slice->n_new, slice->n_commit,
+                               w->model->config.n_ctx);
+    if (status != SD_OK) sd_cache_cut(c, 0);
+    return status;
 }
 
-/* The same by computing rows again. A value that is not finite stays so in later layers; it may spoil rows
- * that do not attend to it, as 0 · infinity is not 0. */
-static sd_status find_again(sd_workspace* w, const sd_branch* branch, int* n_layers, int* row) {
+/* Run the first n_layers for the rows of a branch again. */
+static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
+    if (branch->n_commit > 0 && branch->cache->n_ring > 0) SD_TRY(read_again(w, branch, n_layers));
+    return run_layers_again(w, branch, n_layers);
+}
+
+/* Report the first layer with a non-finite output, and the row; SD_OK: there is none. A value that is not
+ * finite stays so in later layers; it may spoil rows that do not attend to it, as 0 · infinity is not 0. */
+static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
-    *row = -1;
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         SD_TRY(run_again(w, branch, middle));
@@ -404,26 +409,13 @@ static sd_status find_again(sd_workspace* w, const sd_branch* branch, int* n_lay
     SD_TRY(run_again(w, branch, high));
     if (sd_all_finite(w->hidden, branch->n_new * d_model)) return SD_OK;
     while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
-    *row = i, *n_layers = high - 1;
-    return SD_OK;
-}
-
-/* Report the first layer with a non-finite output, and the row; SD_OK: there is none. */
-static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
-    int n_layers, row;
-    if (w->finite_through != NULL && branch->n_commit > 0)
-        row = find_noted(w, branch, &n_layers);
-    else
-        SD_TRY(find_again(w, branch, &n_layers, &row));
-    if (row < 0) return SD_OK;
     const char* name = w->name ? w->name : "the model";
-    int position = position_of(branch, row);
-    SD_FAIL_IF(n_layers < 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name,
-               position);
+    int position = position_of(branch, i);
+    SD_FAIL_IF(high == 0, SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
     return sd_fail(
         SD_ERR_OVERFLOW,
         "%s: the output of layer %d (of 0 to %d) at position %d is not finite; earlier layers are finite",
-        name, n_layers, w->model->config.n_layer - 1, position);
+        name, high - 1, w->model->config.n_layer - 1, position);
 }
 
 static sd_status fail_in_head(const sd_workspace* w, int position) {

@@ -60,6 +60,10 @@ class ConfigReader:
         """Return a reader with defaults for absent fields."""
         return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
 
+    def name(self, one: str, other: str) -> str:
+        """Return which of two names of a field the file uses."""
+        return other if self.fields.has(other) and not self.fields.has(one) else one
+
     def with_single(self, *names: str) -> ConfigReader:
         """Return a reader in which lists of equal values, one for each layer, are that value."""
         values = {name: self.fields.raw(name) for name in names}
@@ -209,6 +213,7 @@ class ConfigReader:
         fraction: float = 1.0,
         fraction_name: str = "partial_rotary_factor",
         scaled: bool = True,
+        base: float | None = None,
         alpha: bool = False,
         original_n_ctx: int | None = None,
         rope_types: Mapping[str, str] = _ROPE_TYPES,
@@ -219,13 +224,14 @@ class ConfigReader:
         Defaults. `theta_name`, `fraction_name`: Fields outside ``rope_parameters``. `original_n_ctx`:
         Overrides the original context. `partial`: Whether the family supports rotating a fraction of a head.
         `scaled`: Whether ``rope_scaling`` applies to these layers. `alpha`: Whether ``alpha`` makes dynamic
-        scaling constant. `rope_types`: Accepted names of scalings.
+        scaling constant. `base`: Overrides the base. `rope_types`: Accepted names of scalings.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
         rope = self._rope_fields(layer_type, scaled)
         rope.skip("finetuned", "max_position_embeddings")  # a note on training, and a repeated size
-        base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        stated = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        base = stated if base is None else base
         rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
         rope_type = rope.choice(key, rope_types, default="default")

@@ -47,7 +47,7 @@ class Named:
     shape, configuration) to the shape in the file. `keeps_rows`: Whether the model's rows are whole rows of
     the file, in some order. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the
     first axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
-    Replacements of ".weight" and ".bias". `plus`: Added to stored values. `heads`: "n_head" or "n_kv_head":
+    Replacements of ".weight" and ".bias". `plus`: Added to stored weights. `heads`: "n_head" or "n_kv_head":
     one stored tensor per head. `make`: Computes a tensor that no file holds, f32, from its shape.
     """
 
@@ -205,14 +205,20 @@ def _halves_of(config: Config) -> NDArray[np.int64]:
     return np.concatenate([turned, np.arange(2 * n_freq, size)])
 
 
-def interleaved(name: str) -> Named:
-    """Return the entry of queries or keys with interleaved RoPE, permuted to the core's half-split order."""
+def turned(entry: Named) -> Named:
+    """Permute an entry of queries or keys with interleaved RoPE to the core's half-split order."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
-        heads = array.reshape(-1, config["d_head"], *array.shape[1:])
+        rows = entry.view(array, shape, config)
+        heads = rows.reshape(-1, config["d_head"], *rows.shape[1:])
         return heads[:, _halves_of(config)].reshape(shape)
 
-    return Named(name, view)
+    return dataclasses.replace(entry, view=view)
+
+
+def interleaved(name: str) -> Named:
+    """Return the entry of queries or keys with interleaved RoPE."""
+    return turned(Named(name))
 
 
 def _by_head(shape: Shape, config: Config) -> Shape:
@@ -391,6 +397,8 @@ class Family:
             found: list[tuple[Named, list[str]]] = []
             for entry in options:
                 one = entry.of_expert(expert) if expert else entry
+                if suffix == ".bias" and one.plus:
+                    one = dataclasses.replace(one, plus=0.0)
                 stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]
                 found.append((one, stored))
                 if all(map(held, stored)):

@@ -32,6 +32,7 @@ from specdec.models.families.family import (
     interleaved_norms,
     named,
     rows_of_heads,
+    turned,
 )
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.moe import stacked
@@ -63,6 +64,11 @@ _TENSORS: Final[dict[str, Named | Either]] = {
 # Queries and keys with interleaved RoPE.
 _TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_k")
 _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
+_FUSED_TURNED = {
+    name: Either(tuple(turned(option) for option in entry.options)) if isinstance(entry, Either) else entry
+    for name, entry in _TENSORS.items() if name in ("attn_q", "attn_k")
+}  # fmt: skip
+_GLM = _TENSORS | _FUSED_TURNED | halves(f"{_BLOCK}.ffn_up")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
@@ -251,6 +257,12 @@ def _partly_turned(m: Metadata) -> dict[str, Any]:
     return {"partial_rotary_factor": 1.0} | _block(m)
 
 
+def _glm(m: Metadata) -> dict[str, Any]:
+    if m.has("rope.dimension_sections"):  # whose files have rows of queries and keys in another order
+        raise m.unsupported("rope.dimension_sections", "no such field: positions are numbers")
+    return _partly_turned(m)
+
+
 def _stablelm(m: Metadata) -> dict[str, Any]:
     m.skip("use_parallel_residual")  # implied by the absence of a second norm
     return {
@@ -422,6 +434,10 @@ def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
 
 def _kv_heads(config: Config, fields: Fields) -> list[int]:
     return [config["n_kv_head"] if mixer == "attention" else 0 for mixer in config["mixers"]]
+
+
+def _any_pattern(config: Config, fields: Fields) -> list[bool] | None:
+    return _gemma3_pattern(config, fields) if config["sliding_window"] else None
 
 
 def _first_mixture(config: Config, fields: Fields) -> int:
@@ -615,11 +631,25 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
         "LlamaForCausalLM", (_block, _llama), _TURNED, _MIXED,
         chosen=lambda m: "MixtralForCausalLM" if m.get("expert_count") else "LlamaForCausalLM",
-        also=("MistralForCausalLM", "MixtralForCausalLM"),
+        also=(
+            "MistralForCausalLM", "MixtralForCausalLM", "InternLM3ForCausalLM", "IQuestCoderForCausalLM"
+        ),
     ),
     "mistral3": Architecture("Ministral3ForCausalLM", (_mistral3,), _TURNED, _MISTRAL3_KEYS),
     "smollm3": Architecture("SmolLM3ForCausalLM", tensors=_TURNED),
     "granite": Architecture("GraniteForCausalLM", (_block, _granite), _TURNED, _GRANITE_KEYS),
+    "seed_oss": Architecture("SeedOssForCausalLM", tensors=_GLM4_MOE),
+    "exaone": Architecture("ExaoneForCausalLM"),
+    "exaone4": Architecture(
+        "Exaone4ForCausalLM", (_block, _windows, _SOME_WINDOW),
+        written=_WINDOWED | {"attention.sliding_window_pattern": _any_pattern},
+    ),
+    "chatglm": Architecture("GlmForCausalLM", (_glm,), _GLM),
+    "glm4": Architecture("Glm4ForCausalLM", (_glm,), _GLM),
+    "ernie4_5": Architecture("Ernie4_5ForCausalLM", tensors=_TURNED),
+    "nemotron": Architecture("NemotronForCausalLM", (_partly_turned, {"norm_eps": _EPSILON})),
+    "arcee": Architecture("ArceeForCausalLM", tensors=_TURNED),
+    "jais2": Architecture("Jais2ForCausalLM"),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
