@@ -173,11 +173,7 @@ def test_factors_of_frequencies(tmp_path: Path) -> None:
     ("case", "keys", "message"),
     [
         ("llama", LONG_KEYS, 'rope.scaling.type\' is "longrope"'),
-        (
-            "glm4",
-            {"rope.dimension_sections": [2, 1, 1, 0]},
-            "dimension_sections' is .*; expected no such field",
-        ),
+        ("glm4", {"rope.dimension_sections": [2, 1, 1, 0]}, "sections' is [2, 1, 1, 0]; expected no such"),
         ("llama yarn", {"rope.scaling.yarn_ext_factor": 0.0}, "yarn_ext_factor' is 0.0"),
         ("llama", {"attention.head_count_kv": [1, 2]}, "'llama.attention.head_count_kv' is [1, 2];"),
         ("llama", {"feed_forward_length": [24, 16]}, "'llama.feed_forward_length' is [24, 16];"),
