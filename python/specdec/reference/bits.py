@@ -129,9 +129,6 @@ class _Exact(_Forward):
         gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")
         return self.times(gate * sigmoid(gate) * up, f"{ours}.mlp_down.weight")
 
-    def fused(self, x: Array, y: Array, z: Array) -> Array:
-        return fma(x, y, z)
-
     def mixture(self, h: Array, i: int) -> Array:
         """Add experts in ascending order; each product with a weight and each sum is rounded."""
         logits = product(h, self.tensors[f"layers.{i}.router.weight"], "f32")

@@ -16,6 +16,7 @@ from specdec.models.families import (
     fairseq,
     glm,
     gpt,
+    hybrid,
     lfm2,
     llama,
     moe,
@@ -37,6 +38,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     | fairseq.FAMILIES
     | moe.FAMILIES
     | deepseek_router.FAMILIES
+    | hybrid.FAMILIES
     | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
@@ -57,7 +59,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Qwen3Next", "Qwen3_5", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV",

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import SEEING, Family, Named, absent, named
+from specdec.models.families.family import SEEING, Family, absent, named
+from specdec.models.families.hybrid import convolution
 from specdec.models.families.llama import llama_like
 from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
-
-
-def convolution(name: str) -> Named:
-    """Return the entry of the weights of a depthwise convolution, [channels, 1, width]."""
-    return Named(
-        name, lambda array, shape, _: array.reshape(shape[::-1]).T, lambda shape, _: (shape[1], 1, shape[0]),
-        keeps_rows=False,
-    )  # fmt: skip
 
 
 _TENSORS = named(
@@ -28,7 +23,7 @@ _TENSORS = named(
     attn_out=".self_attn.out_proj", mixer_in=".conv.in_proj", mixer_conv_bias=".conv.conv.bias",
     mixer_out=".conv.out_proj", mlp_norm=".ffn_norm", mlp_gate=".feed_forward.w1", mlp_up=".feed_forward.w3",
     mlp_down=".feed_forward.w2",
-) | {"mixer_conv": convolution(f"{_LAYER}.conv.conv.weight")}  # fmt: skip
+) | {"mixer_conv": convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))}  # fmt: skip
 
 _FEED_FORWARD = f"{_LAYER}.feed_forward"
 _MOE = _TENSORS | {
@@ -62,7 +57,7 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
         layer_types = ["full_attention" if i in attending else "conv" for i in range(n_layer)]
     else:
         every = ["full_attention"] * n_layer
-        layer_types = reader.layer_types(n_layer, every, among=("full_attention", "conv"))
+        layer_types = reader.layer_types(n_layer, every, names=("full_attention", "conv"))
     bias = fields.boolean("conv_bias", default=False)
     return {
         "mixers": ["convolution" if one == "conv" else "attention" for one in layer_types],
