@@ -23,7 +23,9 @@ _TENSORS = named(
     attn_out=".self_attn.out_proj", mixer_in=".conv.in_proj", mixer_conv_bias=".conv.conv.bias",
     mixer_out=".conv.out_proj", mlp_norm=".ffn_norm", mlp_gate=".feed_forward.w1", mlp_up=".feed_forward.w3",
     mlp_down=".feed_forward.w2",
-) | {"mixer_conv": convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))}  # fmt: skip
+) | {
+    "mixer_conv": convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
+}  # fmt: skip
 
 _FEED_FORWARD = f"{_LAYER}.feed_forward"
 _MOE = _TENSORS | {
