@@ -97,6 +97,7 @@ static const field FIELDS[] = {
     {"conv_width", INT, 0, AT(mixers.conv_width), {0}}, {"conv_bias", FLAG, 0, AT(mixers.conv_bias), {0}},
     {"mixer_bias", FLAG, 0, AT(mixers.bias), {0}},
     {"n_mixer_key_head", INT, 0, AT(mixers.n_key_head), {0}},
+    {"mixer_grouped", FLAG, 0, AT(mixers.grouped), {0}},
     {"n_mixer_value_head", INT, 0, AT(mixers.n_value_head), {0}},
     {"d_mixer_key", INT, 0, AT(mixers.d_key), {0}}, {"d_mixer_value", INT, 0, AT(mixers.d_value), {0}},
     {"norm", CHOICE, 1, AT(norm), {"rms", "layer"}},

@@ -96,7 +96,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
        "residual_scale": 0.7},
     "delta": LLAMA
     | {"mixers": ["delta", "attention", "delta"], "conv_width": 4, "n_mixer_key_head": 2,
-       "n_mixer_value_head": 4, "d_mixer_key": 12, "d_mixer_value": 32, "attn_gate": "whole"},
+       "n_mixer_value_head": 4, "d_mixer_key": 12, "d_mixer_value": 32, "attn_gate": "whole",
+       "mixer_grouped": True},
     "delta-wide-convolution-first-attention": LLAMA
     | {"mixers": ["attention", "delta", "convolution"], "conv_width": 3, "conv_bias": True,
        "n_mixer_key_head": 1, "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 64,

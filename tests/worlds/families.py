@@ -55,6 +55,18 @@ def _like(config: str, **changes: Any) -> Callable[[], Any]:
     return _of(config, None, **changes)
 
 
+_HYBRID: dict[str, Any] = SIZES | {
+    "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 24, "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+                        "mrope_interleaved": True, "mrope_section": [2, 1, 1]},
+}  # fmt: skip
+_HYBRID_EXPERTS = {
+    "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+
 _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
 _OWN_WIDTH = _without(_MULTI_HEAD, "intermediate_size")
 
@@ -110,6 +122,12 @@ CASES: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "Qwen3_5ForCausalLM": _of("Qwen3_5TextConfig", _HYBRID),
+    "Qwen3_5ForCausalLM tied": _of("Qwen3_5TextConfig", _HYBRID, linear_num_key_heads=3,
+        linear_num_value_heads=3, linear_conv_kernel_dim=3, tie_word_embeddings=True),
+    "Qwen3_5MoeForCausalLM": _of("Qwen3_5MoeTextConfig", _without(_HYBRID, "intermediate_size"),
+        **_HYBRID_EXPERTS),
+    "Qwen3NextForCausalLM": _of("Qwen3NextConfig", _HYBRID, **_HYBRID_EXPERTS, mlp_only_layers=[2]),
     "OlmoForCausalLM": _like("OlmoConfig", clip_qkv=0.8),
     "Olmo2ForCausalLM": _like("Olmo2Config"),
     "Olmo3ForCausalLM": _like("Olmo3Config", sliding_window=9, layer_types=["sliding_attention",
@@ -310,9 +328,22 @@ _GEMMA3 = _HF | {
     },
 }  # fmt: skip
 
+_TINY_HYBRID = _HF | {
+    "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 32, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+_TINY_HYBRID_EXPERTS = _without(_TINY_HYBRID, "intermediate_size") | {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 12,
+}  # fmt: skip
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 8}
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    "Qwen3_5ForCausalLM": _TINY_HYBRID,
+    "Qwen3_5ForConditionalGeneration": {"text_config": _TINY_HYBRID},
+    "Qwen3_5MoeForCausalLM": _TINY_HYBRID_EXPERTS,
+    "Qwen3_5MoeForConditionalGeneration": {"text_config": _TINY_HYBRID_EXPERTS},
+    "Qwen3NextForCausalLM": _TINY_HYBRID | _TINY_HYBRID_EXPERTS,
     "LlamaForCausalLM": _HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "MistralForCausalLM": _HF | {"sliding_window": 6},
     "MinistralForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED},
@@ -423,6 +454,7 @@ TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if f
 """Field with the decoder's configuration, for models with vision."""
 MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
     "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
 }  # fmt: skip
 
 

@@ -49,6 +49,45 @@ def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mappin
     return {name: array + np.float32(1) if name.endswith("norm.weight") else array}
 
 
+def tiled(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert Qwen3.5's delta rule, with its value heads in ggml's order."""
+    n_key, n_head = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    n_values = n_head * config["linear_value_head_dim"]
+
+    def moved(array: Array) -> Array:
+        parts = array.reshape(n_key, n_head // n_key, -1, *array.shape[1:])
+        return parts.swapaxes(0, 1).reshape(array.shape)
+
+    if "in_proj_qkv." in name or "conv1d" in name:
+        array = np.concatenate([array[:-n_values], moved(array[-n_values:])])
+    elif "out_proj" in name:
+        array = moved(array.T).T
+    elif any(part in name for part in ("in_proj_z", "in_proj_a", "in_proj_b", "A_log", "dt_bias")):
+        array = moved(array)
+    return grouped(name, array, config)
+
+
+def grouped(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert a delta rule with its value heads in the folder's order."""
+    if name.endswith("A_log"):
+        array = np.array([-math.exp(x) for x in array], np.float32)
+    if "in_proj_qkvz" in name:
+        sizes = [config["linear_key_head_dim"]] * 2
+        of_key = config["linear_num_value_heads"] // config["linear_num_key_heads"]
+        sizes += [of_key * config["linear_value_head_dim"]]
+        heads = array.reshape(config["linear_num_key_heads"], -1, array.shape[1])
+        *qkv, z = (part.reshape(-1, array.shape[1]) for part in np.split(heads, np.cumsum(sizes), axis=1))
+        return {name.replace("qkvz", "qkv"): np.concatenate(qkv), name.replace("qkvz", "z"): z}
+    if "norm.weight" in name and "linear_attn" not in name:
+        array = array + np.float32(1)
+    return {name.replace("dt_bias", "dt_proj.bias"): array[:, 0] if "conv1d" in name else array}
+
+
+def old_grouped(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert as the first converters did, which kept one matrix of four."""
+    return {name: array} if "in_proj_qkvz" in name else grouped(name, array, config)
+
+
 def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Give corrections the converter's name and shape."""
     name = name.replace("correction_bias", "correction.bias").replace(".expert_bias", ".expert_bias.bias")
@@ -103,6 +142,14 @@ class Case:
 
 _PLAIN = {"rope_scaling": ..., "rope_parameters": ..., "sliding_window": ..., "layer_types": ...}
 _MOE = {"expert_count": 4, "expert_used_count": 2}
+_DELTA = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 2, "ssm.time_step_rank": 4,
+    "ssm.inner_size": 128, "rope.dimension_count": 2, "rope.dimension_sections": [11, 11, 10, 0],
+}  # fmt: skip
+_NEXT = _DELTA | _MOE | {
+    "attention.recurrent_layers": [True, False], "expert_feed_forward_length": 24,
+    "expert_shared_feed_forward_length": 12, "rope.dimension_sections": ...,
+}  # fmt: skip
 _CORRECTED = _MOE | {"expert_feed_forward_length": 8, "expert_gating_func": 2}
 _DEEPSEEK = _CORRECTED | {
     "leading_dense_block_count": 1,
@@ -153,6 +200,12 @@ CASES = {
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
         _MOE | {"expert_feed_forward_length": 8}),
+    "qwen35": Case("qwen35", "Qwen3_5ForCausalLM", {}, _DELTA | {"full_attention_interval": 2}, tiled),
+    "qwen35moe": Case("qwen35moe", "Qwen3_5MoeForCausalLM", {}, _DELTA | _MOE | {
+        "attention.recurrent_layers": [True, False], "expert_feed_forward_length": 24,
+        "feed_forward_length": ..., "expert_shared_feed_forward_length": 12}, tiled),
+    "qwen3next": Case("qwen3next", "Qwen3NextForCausalLM", {}, _NEXT, grouped),
+    "qwen3next old": Case("qwen3next", "Qwen3NextForCausalLM", {}, _NEXT, old_grouped),
     "olmoe": Case("olmoe", "OlmoeForCausalLM", {"clip_qkv": ...}, _MOE),
     "phi2": Case("phi2", "PhiForCausalLM", keys={"rope.dimension_count": 4}),
     "phi3": Case("phi3", "Phi3ForCausalLM", _PLAIN | {"partial_rotary_factor": 1.0,

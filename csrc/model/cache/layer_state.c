@@ -43,7 +43,7 @@ sd_delta_update sd_layer_state_update(const sd_layer_state* state, int slot, int
     const sd_mixer_sizes* s = state->sizes;
     const float* entry = entry_of(state, slot);
     int head = sd_head_of_unit(s, unit);
-    return SD_MAKE(sd_delta_update, .key = entry + head % s->n_key_head * s->d_key,
+    return SD_MAKE(sd_delta_update, .key = entry + sd_key_head(s, head) * s->d_key,
                    .delta = entry + key_floats(s) + unit * SD_PANEL,
                    .decay = entry[key_floats(s) + value_floats(s) + (size_t)head]);
 }

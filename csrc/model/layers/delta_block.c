@@ -85,7 +85,7 @@ static void scale_rows(void* argument, int thread, int row, int end) {
 static sd_delta_row row_of(const block* b, ptrdiff_t row, int unit, float* delta) {
     const sd_workspace* w = b->pass->w;
     const sd_mixer_sizes* sizes = &w->model->config.mixers;
-    int head = sd_head_of_unit(sizes, unit), key_head = head % sizes->n_key_head;
+    int head = sd_head_of_unit(sizes, unit), key_head = sd_key_head(sizes, head);
     const float *query = w->convolved + row * b->at.n_channels, *rates = w->rates + row * w->ld_rates;
     return SD_MAKE(sd_delta_row, .query = query + key_head * sizes->d_key,
                    .key = query + b->at.n_keys + key_head * sizes->d_key,

@@ -114,9 +114,15 @@ typedef struct sd_mixer_sizes {
     int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
-    /* Of the delta rule. Value head h uses key head h mod n_key_head; d_value is a multiple of SD_PANEL */
-    int n_key_head, n_value_head, d_key, d_value;
+    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
+     * or, if grouped, as many in a row; d_value is a multiple of SD_PANEL */
+    int n_key_head, n_value_head, d_key, d_value, grouped;
 } sd_mixer_sizes;
+
+/* The key head of a value head. */
+static inline int sd_key_head(const sd_mixer_sizes* s, int value_head) {
+    return s->grouped ? value_head / (s->n_value_head / s->n_key_head) : value_head % s->n_key_head;
+}
 
 /* Settings that may differ between layers. */
 typedef struct sd_layer_config {

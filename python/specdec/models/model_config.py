@@ -119,8 +119,9 @@ class ModelConfig(Mapping[str, Any]):
     conv_bias, mixer_bias : bool
         Whether convolutions have biases, and whether the projections around them do (without "delta").
     n_mixer_key_head, n_mixer_value_head : int
-        With "delta", heads of queries and keys, and of values. Value head h uses key head h mod
-        n_mixer_key_head.
+        With "delta", heads of queries and keys, and of values.
+    mixer_grouped : bool
+        Value head h uses key head h // (n_mixer_value_head / n_mixer_key_head), else h mod n_mixer_key_head.
     d_mixer_key, d_mixer_value : int
         Dimensions of these heads; d_mixer_value is a multiple of 32.
     encoder : ModelConfig or None
@@ -203,6 +204,7 @@ class ModelConfig(Mapping[str, Any]):
     mixer_bias: bool = False
     n_mixer_key_head: int = 0
     n_mixer_value_head: int = 0
+    mixer_grouped: bool = False
     d_mixer_key: int = 0
     d_mixer_value: int = 0
 

@@ -331,6 +331,9 @@ class _Forward:
         keys = own["n_mixer_key_head"] * own["d_mixer_key"]
         query, key, value = np.split(x, [keys, 2 * keys], axis=-1)
         query, key = (part.reshape(self.n_rows, own["n_mixer_key_head"], -1) for part in (query, key))
+        if own["mixer_grouped"]:
+            group = own["n_mixer_value_head"] // own["n_mixer_key_head"]
+            query, key = np.repeat(query, group, axis=1), np.repeat(key, group, axis=1)
         rates = [self.in_f32(h, f"{ours}.mixer_{part}.weight") for part in ("decay", "beta")]
         out = self.rule(query, key, value.reshape(*rates[0].shape, -1), *rates, ours)
         out = self.head_norm(out.reshape(-1, out.shape[-1]), self.tensor(f"{ours}.mixer_norm.weight"))
@@ -461,7 +464,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
-    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False,
+    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "mixer_grouped": False,
     "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,

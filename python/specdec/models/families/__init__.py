@@ -16,6 +16,7 @@ from specdec.models.families import (
     fairseq,
     glm,
     gpt,
+    hybrid,
     llama,
     moe,
     nemotron,
@@ -35,6 +36,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     | fairseq.FAMILIES
     | moe.FAMILIES
     | deepseek_router.FAMILIES
+    | hybrid.FAMILIES
     | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
@@ -55,7 +57,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV",

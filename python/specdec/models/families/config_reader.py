@@ -166,7 +166,9 @@ class ConfigReader:
 
     # ------------------------------------------------------------------------------------ layers
 
-    def layer_types(self, n_layer: int, default: Sequence[str] | int) -> list[str]:
+    def layer_types(
+        self, n_layer: int, default: Sequence[str] | int, names: Sequence[str] = LAYER_TYPES
+    ) -> list[str]:
         """Read ``layer_types``; ``default`` may be a period, whose last layer has full attention."""
         layer_types = self.fields.raw("layer_types")
         if layer_types is None:
@@ -177,8 +179,8 @@ class ConfigReader:
             raise self.fields.error("layer_types", "a list of names")
         if len(layer_types) != n_layer:
             raise self.fields.error("layer_types", f"one name for each of {n_layer} layers")
-        if not set(layer_types) <= set(LAYER_TYPES):
-            raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
+        if not set(layer_types) <= set(names):
+            raise self.fields.unsupported("layer_types", f"names among {', '.join(names)}")
         return layer_types
 
     def without_windows(self) -> dict[str, Any]:
@@ -228,6 +230,7 @@ class ConfigReader:
         n_max: int = fields.integer("max_position_embeddings")
         rope = self._rope_fields(layer_type, scaled)
         rope.skip("finetuned", "max_position_embeddings")  # a note on training, and a repeated size
+        rope.skip("mrope_interleaved", "mrope_section")  # of images; all of a text's positions are equal
         stated = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
         base = stated if base is None else base
         rope.skip("type", "rope_type")  # "type" is the older spelling

@@ -45,8 +45,9 @@ class Named:
     `name`: In the file, with ``{i}`` for the layer and ``{e}`` for the expert, without ".weight" or ".bias".
     `view`: From (file tensor, model shape, configuration) to the model tensor. `shape_there`: From (model
     shape, configuration) to the shape in the file. `keeps_rows`: Whether the model's rows are whole rows of
-    the file, in some order. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the
-    first axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
+    the file, in some order. `moves_inputs`: Whether `view` orders the inputs of a row instead, by whole
+    blocks of 32. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the first
+    axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
     Replacements of ".weight" and ".bias". `plus`: Added to stored weights. `heads`: "n_head" or "n_kv_head":
     one stored tensor per head. `make`: Computes a tensor that no file holds, f32, from its shape.
     """
@@ -55,6 +56,7 @@ class Named:
     view: Callable[[Array, Shape, Config], Array] = lambda array, shape, config: array
     shape_there: Callable[[Shape, Config], Shape] = lambda shape, config: shape
     keeps_rows: bool = True
+    moves_inputs: bool = False
     inputs_first: bool = False
     index: int | None = None
     coded: Named | None = None
@@ -112,6 +114,9 @@ class Named:
         view = self.view(whole, shape, config)
         if np.may_share_memory(view, whole):
             view[...] = array - np.float32(self.plus) if self.plus else array
+        elif self.moves_inputs:
+            inputs = np.arange(whole.shape[1])
+            whole[:, self.view(inputs[None], shape, config)[0]] = array
         elif whole.ndim == len(shape):  # rows in another order
             whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
@@ -265,7 +270,7 @@ class Source:
     @property
     def is_rows(self) -> bool:
         """Whether its rows are whole rows of the file, in some order, with the file's values."""
-        return self.entry.keeps_rows and self.entry.is_view
+        return self.entry.keeps_rows and self.entry.is_view and not self.entry.moves_inputs
 
     def of_codes(self) -> Source:
         """Return the source of the tensor in a quantized file."""

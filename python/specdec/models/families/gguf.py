@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnsupportedModelError
-from specdec.models.families import mtp
+from specdec.models.families import hybrid, mtp
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
     Array,
@@ -72,6 +72,8 @@ _GLM = _TENSORS | _FUSED_TURNED | halves(f"{_BLOCK}.ffn_up")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
+_QWEN3_5 = _GLM4_MOE | hybrid.of_gguf(_BLOCK)
+_QWEN3_NEXT = _QWEN3_5 | hybrid.of_grouped_gguf(_BLOCK)
 _AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
@@ -105,6 +107,7 @@ _EPSILON: Final = "attention.layer_norm_epsilon"
 _WINDOW: Final = "attention.sliding_window"
 _SHARED_WIDTH: Final = "expert_shared_feed_forward_length"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
+_RECURRENT: Final = "attention.recurrent_layers"
 
 Rows = dict[str, str | Callable[[Metadata], Any]]
 """Field of a config.json to its key, or to a function. Sizes and epsilons are required."""
@@ -117,7 +120,7 @@ def _block(m: Metadata) -> dict[str, Any]:
         "num_hidden_layers": m.n_layer,
         "num_attention_heads": n_head,
         "num_key_value_heads": m.get("attention.head_count_kv", n_head),
-        "intermediate_size": m.integer("feed_forward_length"),
+        "intermediate_size": (m.get if m.get("expert_count") else m.integer)("feed_forward_length"),
         "max_position_embeddings": m.integer("context_length"),
         "head_dim": m.d_head,
         "rms_norm_eps": m.amount("attention.layer_norm_rms_epsilon", None),
@@ -289,6 +292,26 @@ def _falcon(m: Metadata) -> dict[str, Any]:
     }
 
 
+def _hybrid(m: Metadata) -> dict[str, Any]:
+    """Return a block with the sizes and layers of the delta rule."""
+    m.skip("rope.dimension_sections")  # of images; all of a text's positions are equal
+    n_head, n_values = m.integer("ssm.time_step_rank"), m.integer("ssm.inner_size")
+    if n_values % n_head:
+        raise m.error("ssm.inner_size", f"a multiple of ssm.time_step_rank, which is {n_head}")
+    fields = {
+        "linear_conv_kernel_dim": m.integer("ssm.conv_kernel"),
+        "linear_key_head_dim": m.integer("ssm.state_size"),
+        "linear_num_key_heads": m.integer("ssm.group_count"),
+        "linear_num_value_heads": n_head,
+        "linear_value_head_dim": n_values // n_head,
+        "full_attention_interval": m.get("full_attention_interval", 4),
+    }
+    recurrent = m.pattern(_RECURRENT, m.n_layer)
+    if recurrent is not None:
+        fields["layer_types"] = ["linear_attention" if flag else "full_attention" for flag in recurrent]
+    return _partly_turned(m) | fields
+
+
 # ---------------------------------------------------------------------------------------------- writing
 
 Keys = dict[str, Any]
@@ -418,6 +441,19 @@ def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
     return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
 
 
+def _interval(config: Config, fields: Fields) -> int:
+    """Return the period of attention, for programs that do not read a list of layers."""
+    given = fields.get("full_attention_interval")
+    mixers = config["mixers"]
+    return given if isinstance(given, int) else mixers.index("attention") + 1 if "attention" in mixers else 4
+
+
+def _sections(config: Config, fields: Fields) -> Array:
+    """Return the parts of rotated pairs for the positions of images."""
+    given = _scaling_of(fields).get("mrope_section")
+    return np.array([*(given if isinstance(given, list) else (11, 11, 10)), 0], np.int32)
+
+
 def _any_pattern(config: Config, fields: Fields) -> list[bool] | None:
     return _gemma3_pattern(config, fields) if config["sliding_window"] else None
 
@@ -490,11 +526,19 @@ class Architecture:
         return dataclasses.replace(like, tensors=self.tensors, mtp=mtp.GGUF, **own)
 
 
+_HYBRID_KEYS: WrittenRows = {
+    "ssm.conv_kernel": "conv_width", "ssm.state_size": "d_mixer_key", "ssm.group_count": "n_mixer_key_head",
+    "ssm.time_step_rank": "n_mixer_value_head",
+    "ssm.inner_size": lambda config, _: config["n_mixer_value_head"] * config["d_mixer_value"],
+    _RECURRENT: lambda config, _: [mixer == "delta" for mixer in config["mixers"]],
+    "full_attention_interval": _interval,
+}  # fmt: skip
+_QWEN3_5_KEYS = _HYBRID_KEYS | {"rope.dimension_sections": _sections}
 _QWEN_MOE: Rows = {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": _SHARED_WIDTH,
-    "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name == "qwen3moe"),
+    "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name != "qwen2moe"),
 }  # fmt: skip
 _CLIPPED: Rows = {"clip_qkv": "attention.clamp_kqv"}
 _OLMOE: Rows = _CLIPPED | {
@@ -630,6 +674,16 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
+    "qwen35": Architecture(
+        "Qwen3_5ForCausalLM", (_hybrid,), _QWEN3_5, _QWEN3_5_KEYS, also=("Qwen3_5ForConditionalGeneration",)
+    ),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM", (_hybrid, _QWEN_MOE), _QWEN3_5, _EXPERTS | _QWEN3_5_KEYS,
+        also=("Qwen3_5MoeForConditionalGeneration",),
+    ),
+    "qwen3next": Architecture(
+        "Qwen3NextForCausalLM", (_hybrid, _QWEN_MOE), _QWEN3_NEXT, _EXPERTS | _HYBRID_KEYS, fused=True
+    ),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
     "glm4moe": Architecture(
         "Glm4MoeForCausalLM", (_partly_turned, _DEEPSEEK, {"use_qk_norm": _has_qk_norm}), _GLM4_MOE,
