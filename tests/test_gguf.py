@@ -104,7 +104,7 @@ def with_windows(name: str, letters: str) -> Case:
 PATTERNS: list[tuple[str, Any, str]] = [
     ("gemma3", 2, "sfs"), ("gemma3", [False, True, True], "fss"), ("gemma2", 3, "ssf"),
     ("cohere2", [True, False, False], "sff"), ("cohere2", 2, "sfs"), ("gpt-oss", [False, True, True], "fss"),
-    ("olmo3", 2, "sfs"),
+    ("olmo3", 2, "sfs"), ("exaone4", 2, "sfs"), ("exaone4", [False, True, True], "fss"),
 ]  # fmt: skip
 """Windows of layers: a flag for each, or the period of those without one."""
 MINISTRAL = {
@@ -173,13 +173,14 @@ def test_factors_of_frequencies(tmp_path: Path) -> None:
     ("case", "keys", "message"),
     [
         ("llama", LONG_KEYS, 'rope.scaling.type\' is "longrope"'),
+        ("glm4", {"rope.dimension_sections": [2, 1, 1, 0]}, "sections' is [2, 1, 1, 0]; expected no such"),
         ("llama yarn", {"rope.scaling.yarn_ext_factor": 0.0}, "yarn_ext_factor' is 0.0"),
         ("llama", {"attention.head_count_kv": [1, 2]}, "'llama.attention.head_count_kv' is [1, 2];"),
         ("llama", {"feed_forward_length": [24, 16]}, "'llama.feed_forward_length' is [24, 16];"),
         ("llama", {"attention.head_count_kv": [0] * 20_000}, "expected at most 10000 values"),
         ("llama", {"block_count": 1}, "has tensors that its metadata does not use"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_models_that_are_not_read(tmp_path: Path, case: str, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
