@@ -158,7 +158,8 @@ _EXPERTS_GRANITE = {
         ("down", None, "output_linear.weight", "experts.down_proj"),
     )
 }
-_GRANITE = LLAMA | {
+_GRANITE: dict[str, Named | Either] = {
+    **LLAMA,
     **{f"experts.mlp_{part}": Either(entries) for part, entries in _EXPERTS_GRANITE.items()},
     **{f"shared_expert.{name}": entry for name, entry in halves(f"{_SHARED}.input_linear").items()},
     "shared_expert.mlp_down": Named(f"{_SHARED}.output_linear"),
