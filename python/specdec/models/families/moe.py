@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, FlexOlmo, Mellum, Hunyuan, Granite, Command A+, gpt-oss."""
+"""Mixtures of experts with plain routers: Mixtral, Qwen 2 and 3 MoE, OLMoE, Granite, gpt-oss and others."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ _HUNYUAN = QWEN | {
 
 
 def _cohere(config: Config) -> dict[str, Any]:
-    """Return the table of Command A+. The weight of a shared expert is the factor of routed ones: 1 or 1/2."""
+    """Return the table of Command A+. A shared expert has the factor of routed ones: 1 or 1/2."""
     entry_type = Halved if config["routed_scale"] == 0.5 else Named
     return COHERE | experts(f"{_MLP}.experts", *(f"{part}_proj" for part in _PARTS)) | {
         **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_experts.{part}_proj") for part in _PARTS},
@@ -360,8 +360,8 @@ def _read_cohere(reader: ConfigReader) -> dict[str, Any]:
         for layer_type, mixed in zip(layer_types, mixtures, strict=True)
     ]
     n_shared = fields.integer("num_shared_experts", minimum=0, default=0)
-    names = {"sum": 1.0, "average": 0.5}
-    scale = fields.choice("shared_expert_combination_strategy", names, default="average") if n_shared else 1.0
+    names = {name: name for name in ("sum", "average")}
+    averaged = fields.choice("shared_expert_combination_strategy", names, default="average") == "average"
     router = fields.choice(
         "expert_selection_fn", {"softmax": "softmax_chosen", "sigmoid": "sigmoid"}, default="softmax"
     )
@@ -370,7 +370,7 @@ def _read_cohere(reader: ConfigReader) -> dict[str, Any]:
     renormalized = fields.boolean("norm_topk_prob", default=True)
     found = cohere_like(
         reader, sizes=sizes, rotations=[0 if one else -1 for one in turned], mixtures=mixtures,
-        router=router, router_renormalize=router == "sigmoid" and renormalized, routed_scale=scale,
+        router=router, router_renormalize=router == "sigmoid" and renormalized, routed_scale=0.5 if averaged and n_shared else 1.0,
         d_shared_expert=n_shared * width,
         **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
         **reader.windows(layer_types, default=4096),
