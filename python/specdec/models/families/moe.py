@@ -370,8 +370,8 @@ def _read_cohere(reader: ConfigReader) -> dict[str, Any]:
     renormalized = fields.boolean("norm_topk_prob", default=True)
     found = cohere_like(
         reader, sizes=sizes, rotations=[0 if one else -1 for one in turned], mixtures=mixtures,
-        router=router, router_renormalize=router == "sigmoid" and renormalized, routed_scale=0.5 if averaged and n_shared else 1.0,
-        d_shared_expert=n_shared * width,
+        router=router, router_renormalize=router == "sigmoid" and renormalized,
+        routed_scale=0.5 if averaged and n_shared else 1.0, d_shared_expert=n_shared * width,
         **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
         **reader.windows(layer_types, default=4096),
     )  # fmt: skip
