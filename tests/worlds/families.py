@@ -108,6 +108,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "HunYuanDenseV1ForCausalLM alpha": _like("HunYuanDenseV1Config", head_dim=8, rope_parameters={"rope_type":
         "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}),
     "NanoChatForCausalLM": _like("NanoChatConfig", final_logit_softcapping=3.0),
+    "Lfm2ForCausalLM": _like("Lfm2Config", full_attn_idxs=[1], block_multiple_of=32),
+    "Lfm2ForCausalLM wide biases": _like("Lfm2Config", layer_types=["full_attention", "conv", "conv"],
+        conv_L_cache=5, conv_bias=True, block_auto_adjust_ff_dim=False, tie_word_embeddings=False),
+    "Lfm2ForCausalLM attention": _like("Lfm2Config", block_ffn_dim_multiplier=1.3),
     "SmolLM3ForCausalLM": _like("SmolLM3Config", no_rope_layers=[1, 0, 1]),
     "Phi3ForCausalLM": _like("Phi3Config", sliding_window=9),
     "Phi3ForCausalLM longrope": _like("Phi3Config", rope_parameters=dict(LONGROPE),
@@ -243,6 +247,10 @@ CASES: dict[str, Callable[[], Any]] = {
         logits_scaling=4.0, residual_multiplier=0.22, attention_multiplier=0.2, attention_bias=True),
     "GraniteMoeSharedForCausalLM": _like("GraniteMoeSharedConfig", num_local_experts=6,
         num_experts_per_tok=3, shared_intermediate_size=56, tie_word_embeddings=True),
+    "Lfm2MoeForCausalLM": _like("Lfm2MoeConfig", num_experts=6, num_experts_per_tok=3, num_dense_layers=1,
+        moe_intermediate_size=40, layer_types=["conv", "full_attention", "conv"], routed_scaling_factor=1.5),
+    "Lfm2MoeForCausalLM without corrections": _like("Lfm2MoeConfig", num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=40, layer_types=["conv", "conv", "full_attention"], use_expert_bias=False),
     "GptOssForCausalLM": _like("GptOssConfig", num_local_experts=6, num_experts_per_tok=3, head_dim=8,
         sliding_window=9, swiglu_limit=1.0, rope_parameters={**YARN, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": False}),
@@ -378,6 +386,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": _HF | {"head_dim": 12},
     "HunYuanDenseV1ForCausalLM": _HF | {"rope_scaling": {"type": "dynamic", "alpha": 50.0}},
     "NanoChatForCausalLM": _HF,
+    "Lfm2ForCausalLM": _HF | {"block_ff_dim": 24, "block_multiple_of": 8, "full_attn_idxs": [1]},
+    "Lfm2VlForConditionalGeneration": {"text_config": _HF | {"layer_types": ["conv", "full_attention"],
+        "conv_bias": True, "block_auto_adjust_ff_dim": False}},
     "PhiForCausalLM": _HF | {"partial_rotary_factor": 0.5},
     "Phi3ForCausalLM": _HF | {"rope_scaling": _LONG, "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 16},
@@ -434,6 +445,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GraniteMoeForCausalLM": _HF | {"num_local_experts": 4, "attention_multiplier": 0.3},
     "GraniteMoeSharedForCausalLM": _HF | {"num_local_experts": 4, "shared_intermediate_size": 12,
         "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5},
+    "Lfm2MoeForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "num_dense_layers": 1,
+        "layer_types": ["conv", "full_attention"]},
     "GptOssForCausalLM": _HF | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8,
         "sliding_window": 6, "rope_scaling": _YARN},
     "LamdaForCausalLM": _HF | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
@@ -454,6 +467,7 @@ TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if f
 """Field with the decoder's configuration, for models with vision."""
 MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
     "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl",
     "Qwen3_5ForConditionalGeneration": "qwen3_5", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
 }  # fmt: skip
 
