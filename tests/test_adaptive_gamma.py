@@ -608,6 +608,11 @@ def test_wrong_gammas_are_refused(models: Models) -> None:
     for answer in (-1, AUTO_GAMMA + 1, 2.0, None, True, "3"):
         with refuses("gamma(rounds)", answer):
             run(lambda rounds, answer=answer: answer)
+    with pytest.raises(specdec.InputError, match="16, the function's attribute max_gamma"):
+        run(lambda rounds: 99)
+    for no_rounds in (lambda: 3, lambda first, second: 3):
+        with refuses("gamma", no_rounds):
+            run(no_rounds)
     policy = lambda rounds: 40  # noqa: E731
     policy.max_gamma = 64  # type: ignore[attr-defined]
     run(policy)

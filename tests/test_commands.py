@@ -78,7 +78,7 @@ def test_greedy_run(embedded: Pair) -> None:
         assert " ".join(figure(output, name).split()) == value
     assert min(float(rate) for rate in figure(output, "tokens per second").split()) > 0
     assert float(figure(output, "cost coefficient c").split()[0]) > 0
-    ideal = float(figure(output, "Theorem 3.8").split()[0])
+    ideal = float(figure(output, "ideal speed-up").split()[0])
     assert 0.0 < ideal < trace.tokens_per_call
     measured = figure(output, "measured speed-up")
     found = re.match(r"(\S+)( !)? \(median of 2 pairs of runs: (\S+) to (\S+)\)$", measured)
@@ -235,6 +235,8 @@ def test_a_draft_alone_drafts_for_the_target_in_the_package() -> None:
     done = run("--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "It was")
     assert "identical, all 8 tokens" in done.stdout
     assert done.stderr == f"specdec: no --target, so {small.path} drafts for the bundled target\n"
+    failed = run("--draft", "nosuch", "It was")
+    assert failed.exit_code == 2 and "specdec drafts lists the names of drafts" in failed.stderr
 
 
 def test_a_draft_that_is_larger_than_its_target_is_warned_of(

@@ -211,13 +211,24 @@ def test_paths_of_models_without_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_draft_is_named(pair: Pair) -> None:
-    with pytest.raises(
-        specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\) for a draft"
-    ):
+    with pytest.raises(specdec.CheckpointError, match=r"specdec.drafts.named\('prompt-lookup', target\)"):
         specdec.generate(pair[0], "prompt-lookup", PROMPT)
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(InputError, match="the second argument is the draft, None for plain decoding"):
             call(pair[0], "text")
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block", "coupled"])
+def test_threads_that_verify_a_batch_change_nothing(pair: Pair, rule: Any) -> None:
+    def found(n_threads: int) -> list[Any]:
+        results = specdec.generate(
+            *pair, [[1 + i] * (2 + i) for i in range(23)], gamma=3, max_new_tokens=12, temperature=0.9,
+            seed=5, top_k=30, repetition_penalty=1.2, verify=rule, logprobs=2, logprobs_of="sampling",
+            batch_size=23, ignore_eos=True, n_threads=n_threads,
+        )  # fmt: skip
+        return [(one.tokens, list(one.logprobs), [r.betas for r in one.trace.rounds]) for one in results]
+
+    assert found(3) == found(1)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +246,8 @@ def test_unknown_options_name_the_one_that_is_meant(pair: Pair, name: str, meant
             call(*pair, PROMPT, **{name: 1})
     with pytest.raises(TypeError, match=r"'kv_cache_dtype'; did you mean cache_dtype\?$"):
         specdec.load("path", **{"kv_cache_dtype": "int8"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'prefill'; specdec.load has it"):
+        specdec.generate(*pair, PROMPT, **{"prefill": "tiles"})  # type: ignore[arg-type]
     with refuses("prompt"):
         specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"'n'; generate, agenerate, submit have it"):

@@ -30,9 +30,8 @@ from specdec.errors import InputError
 __all__ = [
     "acceptance_rate", "classical_acceptance_rate", "coupled_acceptance_rate", "divergence",
     "expected_block_tokens", "expected_operations", "expected_speedup", "expected_tokens",
-    "expected_tree_tokens",
-    "greedy_acceptance_rate", "improves", "least_speedup", "mean_acceptance_rate", "optimal_gamma",
-    "oracle_speedup",
+    "expected_tree_tokens", "greedy_acceptance_rate", "improves", "least_speedup", "mean_acceptance_rate",
+    "optimal_gamma", "oracle_speedup", "speedup_of_tokens",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -233,11 +232,19 @@ def expected_speedup(
     measured `verify_ratio`, t(γ + 1) / t(1) > 0, replaces the 1 in γc + 1 and removes the second assumption.
     It is ignored at gamma 0.
     """
-    alphas, gammas, costs, ratios = _arguments(alpha=alpha, gamma=gamma, cost=cost, verify_ratio=verify_ratio)
-    tokens = np.asarray(expected_tokens(alphas, gammas))
+    return speedup_of_tokens(expected_tokens(alpha, gamma), gamma, cost, verify_ratio)
+
+
+def speedup_of_tokens(
+    tokens: ArrayLike, gamma: ArrayLike, cost: ArrayLike, verify_ratio: ArrayLike = 1.0
+) -> float | Array:
+    """Like `expected_speedup`, for the expected `tokens` of a round by any rule: tokens / (γc + 1)."""
+    expected, gammas, costs, ratios = _arguments(
+        tokens=tokens, gamma=gamma, cost=cost, verify_ratio=verify_ratio
+    )
     with np.errstate(over="ignore", invalid="ignore"):  # huge or infinite costs
-        speedups = tokens / (gammas * costs + ratios)
-    return _plain(np.where(gammas == 0.0, tokens, speedups))
+        speedups = expected / (gammas * costs + ratios)
+    return _plain(np.where(gammas == 0.0, expected, speedups))
 
 
 def expected_operations(

@@ -33,43 +33,59 @@ class Round:
 
     The draft tokens are nodes 1, 2, … of a tree whose root, node 0, is the last token before the round. A
     chain is a tree in which each node's parent is the previous node.
+
+    Attributes
+    ----------
+    index : int
+        Number of the round in its sequence, from 0.
+    drafted : tuple of int
+        Draft token ids, at nodes 1, 2, …; empty in plain decoding.
+    parents : tuple of int
+        Parent node of each draft token.
+    path : tuple of int
+        Accepted nodes, in order, root excluded.
+    tokens : tuple of int
+        New token ids of the round: the accepted draft tokens, then the target's own token.
+    kept : int
+        Number of `tokens` in the result. A stop or a length limit inside the round cuts off the rest.
+    betas : tuple of float
+        Acceptance probability at each verified position, in order; none after a rejection. For one draft
+        token it is computed from the distributions: sum(min(target, draft)) (Theorem 3.5); with lenience l,
+        sum(min(target / l, draft)) (appendix A.5); for argmax, the draft's mass on accepted tokens; for the
+        classical rule, 1 / max(target / draft) (appendix A.2); for block and traversal verification, which
+        judge whole trees, sum(min(target, draft)). For several draft tokens, and under the coupled rule, it
+        is the outcome, 1 or 0.
+    draft_s : float
+        Seconds of the draft's forward passes; in a batch, like the other times, for the whole batch.
+    verify_s : float
+        Seconds of the target. In the first round of plain decoding it only computes logits.
+    other_s : float
+        Seconds of everything else.
+    experts : float
+        Mean number of experts read per layer of a mixture-of-experts target; in a batch, for the whole batch.
+        0 for a model without experts, and if the prefill processed all tokens of the round.
+    planned : int
+        ``gamma="auto"``: the number of draft tokens that was expected to be fastest before the round; the
+        draft stops earlier or later as its confidence in each token suggests. -1 while drafting is paused; 0
+        without it.
+    gain : float
+        ``gamma="auto"``: this speed relative to plain decoding, for the whole batch; 1 while drafting is
+        paused. 0 without it.
     """
 
     index: int
-    """Number of the round in its sequence, from 0."""
     drafted: tuple[int, ...]
-    """Draft token ids, at nodes 1, 2, …; empty in plain decoding."""
     parents: tuple[int, ...]
-    """Parent node of each draft token."""
     path: tuple[int, ...]
-    """Accepted nodes, in order, root excluded."""
     tokens: tuple[int, ...]
-    """New token ids of the round: the accepted draft tokens, then the target's own token."""
     kept: int
-    """Number of `tokens` in the result. A stop or a length limit inside the round cuts off the rest."""
     betas: tuple[float, ...]
-    """Acceptance probability at each verified position, in order; none after a rejection.
-    For one draft token it is computed from the distributions: sum(min(target, draft)) (Theorem 3.5); with
-    lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax, the draft's mass on accepted tokens;
-    for the classical rule, 1 / max(target / draft) (appendix A.2); for block and traversal verification,
-    which judge whole trees, sum(min(target, draft)). For several draft tokens, and under the coupled rule, it
-    is the outcome, 1 or 0."""
     draft_s: float
-    """Seconds of the draft's forward passes; in a batch, like the other times, for the whole batch."""
     verify_s: float
-    """Seconds of the target. In the first round of plain decoding it only computes logits."""
     other_s: float
-    """Seconds of everything else."""
     experts: float = 0.0
-    """Mean number of experts read per layer of a mixture-of-experts target; in a batch, for the whole batch.
-    0 for a model without experts, and if the prefill processed all tokens of the round."""
     planned: int = 0
-    """``gamma="auto"``: the number of draft tokens that was expected to be fastest before the round; the
-    draft stops earlier or later as its confidence in each token suggests. -1 while drafting is paused; 0
-    without it."""
     gain: float = 0.0
-    """``gamma="auto"``: this speed relative to plain decoding, for the whole batch; 1 while drafting is
-    paused. 0 without it."""
 
     @property
     def n_drafted(self) -> int:
@@ -597,7 +613,8 @@ class Trace(RoundTimes):
         if not math.isnan(self.experts_per_call):
             rows.insert(3, ("experts read per layer", f"{self.experts_per_call:.2f} per pass"))
         if self.rule is not None and self.n_drafted:
-            rows.append(("verification rule", self.rule))
+            argmax = "; at temperature 0: equal argmaxes" if self.rule == "rejection" else ""
+            rows.append(("verification rule", self.rule + argmax))
         if self.n_sequences > 1:
             rows.append(("times of a batch of", f"{self.n_sequences} sequences"))
         width = max(len(name) for name, _ in rows)

@@ -293,10 +293,10 @@ def predicted_row(
         tokens = theory.expected_tokens(alpha, gamma)
         if rule == "block":
             tokens = theory.expected_block_tokens(texts.ratios, gamma)
-        ideal, predicted = (float(tokens / (gamma * c + verify)) for verify in (1.0, max(ratio, 1.0)))
+        ideal, predicted = (
+            float(theory.speedup_of_tokens(tokens, gamma, c, verify)) for verify in (1.0, max(ratio, 1.0))
+        )
         timed = {"c": c, "verify_ratio": ratio, "ideal_speedup": ideal, "predicted_speedup": predicted}
-        if gamma == 0:
-            timed |= {"ideal_speedup": 1.0, "predicted_speedup": 1.0}
     return ExperimentRow(
         draft=draft, temperature=temperature, gamma=gamma, lenience=lenience, n_tokens=sum(map(len, betas)),
         alpha=alpha, alpha_low=low, alpha_high=high, by_running=False, rule=rule, **timed,

@@ -11,7 +11,7 @@ import click
 from specdec import drafts
 from specdec.commands.verb import several
 from specdec.drafts.draft import Draft
-from specdec.errors import InputError
+from specdec.errors import CheckpointNotFoundError, InputError
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
@@ -152,7 +152,12 @@ def is_pair_in_package(given: Mapping[str, Any]) -> bool:
 
 def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -> Model | Draft:
     """Open a draft by name or path, with the target's languages."""
-    draft = drafts.named(text, target, dtype=dtype)
+    try:
+        draft = drafts.named(text, target, dtype=dtype)
+    except CheckpointNotFoundError as error:
+        if "/" in text:
+            raise
+        raise CheckpointNotFoundError(f"{error}; specdec drafts lists the names of drafts") from error
     languages = _languages(given)
     if languages and isinstance(draft, drafts.ModelDraft) and draft.model.config.encoder is not None:
         return draft.model.with_languages(**languages)

@@ -40,6 +40,7 @@ _LONGEST_S = 60.0  # seconds after which no pair starts at all
 _STEADY = 0.15  # largest interquartile range of speed-ups on an idle machine
 _N_WARM_UP = 8  # tokens
 _OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")
+_AUTO = "auto (each run chooses its own; the counts are those of the rounds above)"
 _FIGURES = ("new tokens", "target forward passes", "tokens per pass", "tokens per second")
 
 EXIT_DIFFERENT = 1
@@ -66,10 +67,10 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, color: bool, g
     arguments |= {"seed": [shown.seed], "decoder_prompt": decoder_prompt}
     plain, speculative = _time(target, draft, text, gamma, arguments)
     print()
-    print(_table(plain, speculative))
+    print(_table(shown, plain, speculative))
     verdict, same = _verdict(plain.results[-1], speculative.results[-1], request)
     print(f"{'outputs':<18} {verdict}")
-    shown_gamma = "auto" if request.policy is not None else request.drafting.gamma
+    shown_gamma = request.drafting.gamma if request.policy is None else _AUTO
     print(f"{'models':<18} {_models(request, given)}")
     n_threads = number_of(request.options.threads, "thread")
     print(f"{'settings':<18} gamma {shown_gamma}, {n_threads}, kernels {_core.kernels()}")
@@ -152,9 +153,9 @@ def _status_line() -> Iterator[Callable[[str], None]]:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _table(plain: Configuration, speculative: Configuration) -> str:
-    """Format the statistics of both runs side by side, then those of the pair."""
-    both = [timed.results[-1].trace for timed in (plain, speculative)]
+def _table(shown: Result, plain: Configuration, speculative: Configuration) -> str:
+    """Format the counts of the shown run next to plain decoding's, then the figures of the timed runs."""
+    both = [plain.results[-1].trace, shown.trace]
     speeds = [median(timed.tokens_per_s) for timed in (plain, speculative)]
     columns = [
         ("", "plain", "speculative"),
@@ -168,20 +169,20 @@ def _table(plain: Configuration, speculative: Configuration) -> str:
         return "\n".join([*lines, "", f"{'measured speed-up':<18} {EQUALS_PLAIN}"])
     low, high = both[1].acceptance_interval()
     c, draft_ratio, verify_ratio = speculative.costs(plain)
-    ideal = both[1].tokens_per_call / (1.0 + draft_ratio)
+    ideal = median(result.trace.tokens_per_call for result in speculative.results) / (1.0 + draft_ratio)
     rate = f"{_number(both[1].acceptance_rate)} (95 %: {_number(low)} to {_number(high)}), per judged token"
     figures = [
         ("acceptance rate α", rate),
         ("cost coefficient c", f"{_number(math.nan if c is None else c)} (draft step / plain step)"),
         ("verification", f"{_number(verify_ratio, 2)} times as long as a plain step"),
-        ("Theorem 3.8", f"{_number(ideal, 2)} (speed-up if verification took only one plain step)"),
+        ("ideal speed-up", f"{_number(ideal, 2)} (Theorem 3.8: if verification took only one plain step)"),
         ("measured speed-up", _measured(plain, speculative, ideal)),
     ]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
 def _measured(plain: Configuration, speculative: Configuration, ideal: float) -> str:
-    """Format the speed-up and its spread; mark values above Theorem 3.8's."""
+    """Format the speed-up and its spread; mark values above the ideal one."""
     speedup = speculative.over(plain)
     value = f"{speedup.median:.2f}{' !' if speedup.median > ideal else ''}"
     pairs = number_of(len(speedup.ratios), "pair")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,11 +48,25 @@ _MOST_SAMPLES = 2**20
 CONSTRAINTS: Final = (*get_args(ConstraintType), "constraint")
 
 
+def _takes_rounds(policy: Policy) -> bool:
+    """Return whether a function takes one argument; True if its signature is unknown."""
+    try:
+        inspect.signature(policy).bind(())
+    except TypeError:
+        return False
+    except ValueError:  # of a builtin
+        return True
+    return True
+
+
 def _check_gamma(name: str, gamma: Any) -> Gamma:
     if gamma is None or isinstance(gamma, AdaptiveGamma):
         return gamma
     if callable(gamma):
         policy: Policy = gamma
+        if not _takes_rounds(policy):
+            expected = "a function of one argument, the rounds so far, such as lambda rounds: 3"
+            raise InputError.of(name, gamma, expected)
         return policy
     if isinstance(gamma, str):
         if gamma == "auto":
@@ -278,9 +293,10 @@ def _meant(name: str, known: Collection[str]) -> str:
     if name in table_of(DecodingOptions):
         scope = table_of(DecodingOptions)[name].scope
         return f"; {', '.join(of for of, scopes in DOORS.items() if scope in scopes)} have it"
-    return similar(name, known, _ELSEWHERE)
+    return "; specdec.load has it" if name in _OF_LOAD else similar(name, known, _ELSEWHERE)
 
 
+_OF_LOAD: Final = ("cache_dtype", "dtype", "n_ctx", "prefill", "tokenizer")
 _ELSEWHERE: Final = {
     "max_length": "max_new_tokens", "max_tokens": "max_new_tokens", "n_predict": "max_new_tokens",
     "num_speculative_tokens": "gamma", "num_assistant_tokens": "gamma", "stop_sequences": "stop",

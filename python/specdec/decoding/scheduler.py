@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import check_integer
-from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec.checks import as_integer
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma
 from specdec.decoding.prompt_cache import PrefixCacheAdapter, PromptCache
 from specdec.decoding.request import Drafting, Request
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import NewText
-from specdec.errors import NotFiniteError
+from specdec.errors import InputError, NotFiniteError
 from specdec.models.model import Model
 from specdec.models.score import Score, joined, scored, top_pairs
 from specdec.trace import Round, Trace
@@ -281,7 +281,11 @@ def _asked(request: Request, running: list[Sequence]) -> list[int]:
     for sequence in running:
         assert sequence.slot is not None
         wanted = policy(tuple(sequence.rounds))
-        gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.drafting.gamma)
+        most = request.drafting.gamma
+        if (number := as_integer(wanted)) is None or not 0 <= number <= most:
+            expected = f"an integer from 0 to {most}, the function's attribute max_gamma"
+            raise InputError.of("gamma(rounds)", wanted, f"{expected} ({AUTO_GAMMA} if unset)")
+        gammas[sequence.slot] = number
     return gammas
 
 

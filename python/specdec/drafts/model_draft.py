@@ -356,9 +356,8 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
         except CheckpointNotFoundError as error:
             if not isinstance(given, str) or "/" in given:
                 raise
-            raise CheckpointNotFoundError(
-                f"{name}: {error}; use specdec.drafts.named({given!r}, target) for a draft by its name"
-            ) from error
+            how = f"for a name of specdec.drafts.NAMES use specdec.drafts.named({given!r}, target)"
+            raise CheckpointNotFoundError(f"{name}: {error}; {how}") from error
     if issubclass(type(given), type):
         raise InputError(f"{name} is {type_of(given)}; expected an object: call the class")
     last = (

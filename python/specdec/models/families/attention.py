@@ -38,7 +38,7 @@ def _ones(name: str) -> Named:
     return Named(name, make=lambda shape: np.ones(shape, np.float32))
 
 
-_HUNYUAN = LLAMA | named(
+HUNYUAN = LLAMA | named(
     _LAYER, attn_q_norm=".self_attn.query_layernorm", attn_k_norm=".self_attn.key_layernorm"
 )
 _NANOCHAT = LLAMA | {
@@ -48,12 +48,12 @@ _NANOCHAT = LLAMA | {
 }
 
 
-def _hunyuan(reader: ConfigReader) -> dict[str, Any]:
+def hunyuan(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     """Read HunYuan 1: norms by head after RoPE, whose base a constant alpha may stretch."""
     sizes = reader.sizes()
     return llama_like(
         reader, sizes=sizes, turning=(reader.rotation(sizes["d_head"], alpha=True),), norm_eps=1e-5,
-        bias=False, qk_norm="head", qk_norm_rotated=True,
+        bias=False, qk_norm="head", qk_norm_rotated=True, **switches,
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def _nanochat(reader: ConfigReader) -> dict[str, Any]:
 
 FAMILIES = {
     "HunYuanDenseV1ForCausalLM": Family(
-        _hunyuan, _HUNYUAN, "hunyuan_v1_dense", absent(4096, 11008, 32, 32, 290943, 2048),
+        hunyuan, HUNYUAN, "hunyuan_v1_dense", absent(4096, 11008, 32, 32, 290943, 2048),
         harmless=("eod_token_id", "use_qk_norm"),
     ),
     "NanoChatForCausalLM": Family(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from specdec.models.families import mtp
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Either, Family, Named, absent, interleaved, named, row
 from specdec.models.families.llama import llama_like
-from specdec.models.families.moe import MIXTRAL, QWEN, mixture
+from specdec.models.families.moe import MIXTRAL, QWEN, mixture, sparse_after
 
 _MLP = "model.layers.{i}.mlp"
 _ATTENTION = "model.layers.{i}.self_attn"
@@ -41,6 +42,12 @@ _ERNIE = _PLAIN | {
     **named(_ATTENTION, interleaved, attn_q=".q_proj", attn_k=".k_proj"),
     "router_correction": row(f"{_MLP}.moe_statics.e_score_correction_bias"),
 }
+_AFMOE = _PLAIN | _correction(".expert_bias") | {
+    **named(_ATTENTION, attn_gate=".gate_proj"),
+    **named(_MLP, router=".router.gate"),
+    **named("model.layers.{i}", attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_mlp_layernorm",
+            mlp_post_norm=".post_mlp_layernorm"),
+}  # fmt: skip
 _MINIMAX = MIXTRAL | named(router_correction="model.layers.{i}.block_sparse_moe.e_score_correction_bias")
 
 
@@ -60,18 +67,6 @@ def _router(
     }
 
 
-def _sparse_after(reader: ConfigReader, n_layer: int, n_dense: int) -> dict[str, Any]:
-    """Read which layers have experts: all but the first ``n_dense`` by default."""
-    fields = reader.fields
-    n_dense = fields.integer("first_k_dense_replace", minimum=0, default=n_dense)
-    blocks = fields.raw("mlp_layer_types")
-    if blocks is None:
-        return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
-    if not isinstance(blocks, list) or len(blocks) != n_layer or not set(blocks) <= {"dense", "sparse"}:
-        raise fields.error("mlp_layer_types", f"'dense' or 'sparse' for each of {n_layer} layers")
-    return {"mixtures": [int(block == "sparse") for block in blocks]}
-
-
 def without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
     """Leave out layers after the last one, which predict further tokens; see `Family.settled`."""
     for name in list(tensors):
@@ -89,7 +84,7 @@ def _glm(reader: ConfigReader) -> dict[str, Any]:
         turning=(reader.rotation(sizes["d_head"], partial=True, fraction=0.5),),
         qkv_bias=fields.boolean("attention_bias", default=False),
         qk_norm="head" if fields.boolean("use_qk_norm", default=False) else "none",
-        **_router(reader), **_sparse_after(reader, sizes["n_layer"], 1),
+        **_router(reader), **sparse_after(reader, sizes["n_layer"], 1),
         **mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=1408,
                   shared=("n_shared_experts", 1)),
     )  # fmt: skip
@@ -117,7 +112,7 @@ def _dots(reader: ConfigReader) -> dict[str, Any]:
     default = ["sliding_attention" if windowed and i >= first else "full_attention" for i in range(n_layer)]
     return llama_like(
         reader, sizes=sizes, bias=False, qk_norm="head", **_router(reader, norm=False),
-        **_sparse_after(reader, n_layer, 0),
+        **sparse_after(reader, n_layer, 0),
         **mixture(reader, n_experts=REQUIRED, n_chosen=REQUIRED, d_expert="moe_intermediate_size",
                   absent=1408, shared=("n_shared_experts", REQUIRED)),
         **reader.windows(reader.layer_types(n_layer, default), default=4096),
@@ -132,7 +127,7 @@ def _exaone(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader, sizes=sizes, norm_eps=1e-5, qk_norm="head",
         rotations=[0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types],
-        **_router(reader, absent_scale=2.5), **_sparse_after(reader, n_layer, 1),
+        **_router(reader, absent_scale=2.5), **sparse_after(reader, n_layer, 1),
         **mixture(reader, n_experts=64, n_chosen=8, d_expert="moe_intermediate_size", absent=1024,
                   shared=("num_shared_experts", 1)),
         **reader.windows(layer_types, default=4096),
@@ -145,7 +140,7 @@ def _hy(reader: ConfigReader) -> dict[str, Any]:
     reader.fields.require("mlp_bias", False, because="experts have no biases")
     return llama_like(
         reader, sizes=sizes, norm_eps=1e-5, theta=11_158_840.0, bias=False, qk_norm="head",
-        **_router(reader, "router_scaling_factor", 2.826), **_sparse_after(reader, sizes["n_layer"], 1),
+        **_router(reader, "router_scaling_factor", 2.826), **sparse_after(reader, sizes["n_layer"], 1),
         **mixture(reader, n_experts=192, n_chosen=8, d_expert="moe_intermediate_size", absent=1536,
                   shared=("num_shared_experts", 1)),
     )  # fmt: skip
@@ -163,6 +158,26 @@ def _minimax(reader: ConfigReader) -> dict[str, Any]:
         turning=(reader.rotation(sizes["d_head"], partial=True, fraction=fraction, theta=5_000_000.0),),
         router="sigmoid", router_correction=True, router_renormalize=True,
         **mixture(reader, n_experts=256, n_chosen=8, d_expert="intermediate_size"),
+    )  # fmt: skip
+
+
+def _afmoe(reader: ConfigReader) -> dict[str, Any]:
+    """Read AFMoE (Trinity): gates of attention, rotary positions only in layers with windows."""
+    fields, sizes = reader.fields, reader.sizes(default_d_head=128)
+    n_layer = sizes["n_layer"]
+    fields.require("score_func", "sigmoid", because="scores are sigmoids")
+    fields.require("route_norm", True, because="weights are divided by their sum")
+    layer_types = reader.layer_types(n_layer, fields.integer("global_attn_every_n_layers", default=4))
+    n_dense = fields.integer("num_dense_layers", minimum=0, default=1)
+    scaled = fields.boolean("mup_enabled", default=False)
+    return llama_like(
+        reader, sizes=sizes, norm_eps=1e-5, bias=False, qk_norm="head", norm_position="both",
+        attn_gate="whole", embedding_scale=math.sqrt(sizes["d_model"]) if scaled else 1.0,
+        rotations=[0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types],
+        **_router(reader, "route_scale"), mixtures=[int(i >= n_dense) for i in range(n_layer)],
+        **mixture(reader, n_experts=64, n_chosen=6, d_expert="moe_intermediate_size", absent=1408,
+                  shared=("num_shared_experts", 2)),
+        **reader.windows(layer_types, default=1024),
     )  # fmt: skip
 
 
@@ -212,6 +227,10 @@ FAMILIES = {
     "ExaoneMoeForCausalLM": Family(
         _exaone, _EXAONE, "exaone_moe", absent(4096, 16384, 32, 32, 102400, 2048), left_out=("mtp.",),
         harmless=("num_nextn_predict_layers",),
+    ),
+    "AfmoeForCausalLM": Family(
+        _afmoe, _AFMOE, "afmoe", absent(2048, 6144, 32, 16, 200192, 16384),
+        harmless=("load_balance_coeff", "num_expert_groups", "num_limited_groups", "use_grouped_mm"),
     ),
     "HYV3ForCausalLM": Family(
         _hy, _HY, "hy_v3", absent(4096, 13312, 80, 64, 120832, 131072), settled=without_more_layers,

@@ -1,17 +1,31 @@
-"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, gpt-oss."""
+"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, FlexOlmo, Mellum, Hunyuan, Granite, gpt-oss."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.fields import REQUIRED
+from specdec.models.families.attention import HUNYUAN, hunyuan
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent, named
-from specdec.models.families.llama import LLAMA, llama_like
+from specdec.models.families.family import (
+    YARN,
+    Array,
+    Config,
+    Either,
+    Family,
+    Named,
+    Shape,
+    absent,
+    halves,
+    named,
+)
+from specdec.models.families.llama import FAMILIES as LLAMA_FAMILIES
+from specdec.models.families.llama import LLAMA, llama_like, two_rotations
 
 
 def stacked(
@@ -105,27 +119,55 @@ class Mxfp4(Named):
 _MLP = "model.layers.{i}.mlp"
 
 
-def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
+def experts(
+    module: str, gate: str, up: str, down: str, together: str = f"{_MLP}.experts"
+) -> dict[str, Named | Either]:
     """Return the entries of separately stored experts, or stacked ones as in transformers 5."""
-    together = f"{_MLP}.experts.gate_up_proj"
+    both = f"{together}.gate_up_proj"
     return {
-        "experts.mlp_gate": Either((Named(gate), stacked(together, part=0))),
-        "experts.mlp_up": Either((Named(up), stacked(together, part=1))),
-        "experts.mlp_down": Either((Named(down), stacked(f"{_MLP}.experts.down_proj"))),
+        "experts.mlp_gate": Either((Named(f"{module}.{{e}}.{gate}"), stacked(both, part=0))),
+        "experts.mlp_up": Either((Named(f"{module}.{{e}}.{up}"), stacked(both, part=1))),
+        "experts.mlp_down": Either((Named(f"{module}.{{e}}.{down}"), stacked(f"{together}.down_proj"))),
     }
 
 
+_SHARED = "model.layers.{i}.shared_mlp"
 _SPARSE = "model.layers.{i}.block_sparse_moe"
 _PARTS = ("gate", "up", "down")
 
 MIXTRAL = LLAMA | {
-    **_experts(*(f"{_SPARSE}.experts.{{e}}.{name}" for name in ("w1", "w3", "w2"))),
+    **experts(f"{_SPARSE}.experts", "w1", "w3", "w2"),
     "router": Either((Named(f"{_SPARSE}.gate"), Named(f"{_MLP}.gate"))),
 }
 QWEN = LLAMA | {
-    **_experts(*(f"{_MLP}.experts.{{e}}.{part}_proj" for part in _PARTS)),
+    **experts(f"{_MLP}.experts", *(f"{part}_proj" for part in _PARTS)),
     **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_expert.{part}_proj") for part in _PARTS},
     **named(_MLP, router=".gate", shared_gate=".shared_expert_gate"),
+}
+
+
+_FLEX_OLMO = QWEN | named(
+    "model.layers.{i}", attn_post_norm=".post_attention_layernorm",
+    mlp_post_norm=".post_feedforward_layernorm",
+)  # fmt: skip
+_EXPERTS_GRANITE = {
+    name: tuple(stacked(f"{_SPARSE}.{stored}", part=part) for stored in names)
+    for name, part, *names in (
+        ("gate", 0, "input_linear.weight", "experts.gate_up_proj"),
+        ("up", 1, "input_linear.weight", "experts.gate_up_proj"),
+        ("down", None, "output_linear.weight", "experts.down_proj"),
+    )
+}
+_GRANITE = LLAMA | {
+    **{f"experts.mlp_{part}": Either(entries) for part, entries in _EXPERTS_GRANITE.items()},
+    **{f"shared_expert.{name}": entry for name, entry in halves(f"{_SHARED}.input_linear").items()},
+    "shared_expert.mlp_down": Named(f"{_SHARED}.output_linear"),
+    "router": Either((Named(f"{_SPARSE}.router.layer"), Named(f"{_SPARSE}.router"))),
+}
+_HUNYUAN = QWEN | {
+    **{f"attn_{role}_norm": HUNYUAN[f"attn_{role}_norm"] for role in "qk"},
+    **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_mlp.{part}_proj") for part in _PARTS},
+    **named(_MLP, router=".gate.wg"),
 }
 
 
@@ -149,7 +191,7 @@ def _renormalized(reader: ConfigReader) -> dict[str, Any]:
 
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_CHOSEN = ("num_experts_per_tok", "moe_k")
+_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
 
 
 def mixture(
@@ -187,6 +229,18 @@ def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise fields.error("mlp_only_layers", "a list of layers")
     return {"mixtures": [int((i + 1) % step == 0 and i not in dense) for i in range(n_layer)]}
+
+
+def sparse_after(reader: ConfigReader, n_layer: int, n_dense: int) -> dict[str, Any]:
+    """Read which layers have experts: all but the first ``n_dense`` by default."""
+    fields = reader.fields
+    n_dense = fields.integer("first_k_dense_replace", minimum=0, default=n_dense)
+    blocks = fields.raw("mlp_layer_types")
+    if blocks is None:
+        return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
+    if not isinstance(blocks, list) or len(blocks) != n_layer or not set(blocks) <= {"dense", "sparse"}:
+        raise fields.error("mlp_layer_types", f"'dense' or 'sparse' for each of {n_layer} layers")
+    return {"mixtures": [int(block == "sparse") for block in blocks]}
 
 
 def _read_mixtral(reader: ConfigReader) -> dict[str, Any]:
@@ -246,6 +300,44 @@ def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _read_flex_olmo(reader: ConfigReader) -> dict[str, Any]:
+    return llama_like(
+        reader, theta=500_000.0, bias=False, qk_norm="whole", norm_position="after", **_renormalized(reader),
+        **mixture(reader, n_experts=7, n_chosen=5, d_expert="intermediate_size"),
+    )  # fmt: skip
+
+
+def _read_mellum(reader: ConfigReader) -> dict[str, Any]:
+    """Read Mellum: RoPE and windows by type of layer."""
+    sizes = reader.sizes(absent_kv_head=4, default_d_head=128)
+    n_layer = sizes["n_layer"]
+    layer_types = reader.layer_types(n_layer, ["full_attention"] * n_layer)
+    return llama_like(
+        reader, sizes=sizes, bias=False, qk_norm="head", **sparse_after(reader, n_layer, 0),
+        **two_rotations(reader, sizes["d_head"], layer_types, 500_000.0, theta=10_000.0),
+        router_renormalize=reader.fields.boolean("norm_topk_prob", default=True),
+        **mixture(reader, n_experts=64, n_chosen=8, d_expert="moe_intermediate_size", absent=896),
+        **reader.windows(layer_types, default=1024),
+    )  # fmt: skip
+
+
+def _read_granite(reader: ConfigReader, *, shared: bool = False) -> dict[str, Any]:
+    """Read Granite's block with experts, and a shared one if ``shared_intermediate_size`` is not 0."""
+    width = reader.fields.integer("shared_intermediate_size", minimum=0, default=0) if shared else 0
+    return LLAMA_FAMILIES["GraniteForCausalLM"].read_config(reader) | {
+        "router": "softmax_chosen",
+        "d_shared_expert": width,
+        **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
+    }
+
+
+def _read_hunyuan(reader: ConfigReader) -> dict[str, Any]:
+    """Read Hunyuan-A13B: experts and the shared one are as wide as the field of a dense block."""
+    reader = reader.with_single("num_experts", "moe_topk")
+    found = mixture(reader, n_experts=1, n_chosen=1, d_expert="intermediate_size")
+    return hunyuan(reader, router="softmax_chosen", d_shared_expert=found["d_expert"], **found)
+
+
 def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=64)
     fields.require("swiglu_alpha", 1.702, because="the gate's slope is that of gpt-oss")
@@ -265,6 +357,7 @@ _GPT_OSS_ROPE = YARN | {
     "rope_theta": 150_000.0, "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
 }  # fmt: skip
 _GPT_OSS_ABSENT = absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE}
+_GRANITE_ABSENT = absent(4096, 11008, 32, 32, 32000, 2048)
 _QWEN2_ABSENT = absent(2048, 5632, 24, 16, 151936, 32768)
 _QWEN3_ABSENT = absent(2048, 6144, 24, 32, 151936, 32768)
 
@@ -275,6 +368,21 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": Family(_read_qwen2, QWEN, "qwen2_moe", _QWEN2_ABSENT),
     "Qwen3MoeForCausalLM": Family(_read_qwen3, QWEN, "qwen3_moe", _QWEN3_ABSENT),
     "OlmoeForCausalLM": Family(_read_olmoe, QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
+    "FlexOlmoForCausalLM": Family(
+        _read_flex_olmo, _FLEX_OLMO, "flex_olmo", absent(4096, 11008, 32, 32, 100352, 4096)
+    ),
+    "MellumForCausalLM": Family(
+        _read_mellum, QWEN, "mellum", absent(2304, 7168, 28, 32, 98304, 131072), left_out=("mtp.",),
+        harmless=("mtp_layer_types", "mtp_mlp_layer_types", "num_mtp_layers", "num_nextn_predict_layers"),
+    ),
+    "HunYuanMoEV1ForCausalLM": Family(
+        _read_hunyuan, _HUNYUAN, "hunyuan_v1_moe", absent(4096, 11008, 32, 32, 290943, 2048),
+        harmless=("eod_token_id", "moe_intermediate_size", "num_shared_expert", "use_qk_norm"),
+    ),
+    "GraniteMoeForCausalLM": Family(_read_granite, _GRANITE, "granitemoe", _GRANITE_ABSENT),
+    "GraniteMoeSharedForCausalLM": Family(
+        partial(_read_granite, shared=True), _GRANITE, "granitemoeshared", _GRANITE_ABSENT
+    ),
     "GptOssForCausalLM": Family(
         _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",
         harmless=("experts_per_token", "initial_context_length"),
