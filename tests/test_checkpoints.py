@@ -310,7 +310,7 @@ def test_hub_failures(monkeypatch):
 BAD_LLAMA: dict[type[CheckpointError], dict[str, list[Any]]] = {
     UnsupportedModelError: {
         "architectures": [
-            ["BertModel"], ["MambaForCausalLM"], ["Qwen3NextForCausalLM"], ["DbrxForCausalLM"],
+            ["BertModel"], ["MambaForCausalLM"], ["JambaForCausalLM"], ["DbrxForCausalLM"],
             ["PegasusModel"], ["T5EncoderModel"], ["T5GemmaModel"], ["WhisperModel"],
             ["LlavaForConditionalGeneration"], ["Gemma3nForCausalLM"], ["Gemma4ForCausalLM"],
             ["LagunaForCausalLM"],

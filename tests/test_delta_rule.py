@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import specdec
 from specdec.reference import bits, recurrence
-from support.compiled import in_instruction_sets
+from support.compiled import in_instruction_sets, prompt_logits, prompts_in_slices_of, trees_along
+from worlds.canonical import VARIANTS, build, decoder_of, random_tensors
 
 N_TOKENS, D_KEY, D_VALUE = 11, 52, 32
 PROGRAM = """
@@ -74,3 +76,66 @@ def test_transformers_computes_the_same() -> None:
     ours, states = recurrence.delta_rule(*rows)
     np.testing.assert_allclose(ours, theirs[0][:, tiled], atol=1e-6)
     np.testing.assert_allclose(states[-1], state[0][tiled], atol=1e-6)
+
+
+SMALL = VARIANTS["delta"] | {"n_ctx": 6000, "n_layer": 2, "mixers": ["delta", "attention"], "windows": [0, 9]}
+
+
+@pytest.mark.slow
+def test_a_long_text_has_one_state_however_it_was_read() -> None:
+    """In slices, token by token, in trees most of whose nodes are dropped, and in one row after another."""
+    model = build(SMALL, random_tensors(SMALL))
+    ids = np.random.default_rng(5).integers(0, SMALL["n_vocab"], 5000).tolist()
+    in_slices, alone, in_trees = (decoder_of(model, max_nodes=24) for _ in range(3))
+    in_slices.prefill(ids[:4990])
+    for token in ids[:4990]:
+        alone.forward([token], [-1])
+        alone.keep([0])
+    for _, tokens, parents, path in trees_along(ids[:4990], SMALL["n_vocab"]):
+        in_trees.forward(tokens, parents)
+        in_trees.keep(path)
+    for token in ids[in_trees.n_committed : 4990]:
+        in_trees.forward([token], [-1])
+        in_trees.keep([0])
+    rest = ids[4990:], list(range(-1, 9))
+    expected = in_slices.forward(*rest)
+    assert np.array_equal(alone.forward(*rest), expected)
+    assert np.array_equal(in_trees.forward(*rest), expected)
+
+
+@pytest.mark.parametrize(("reach", "width"), [(60, 60), (3, 60), (60, 4), (1, 60)])
+def test_nodes_of_trees_have_the_bits_of_their_paths(reach: int, width: int) -> None:
+    """Random, deep and wide trees and a chain: tiles of nodes on the way are kept, shared and overwritten."""
+    config = VARIANTS["delta"]
+    model, rng = build(config, random_tensors(config)), np.random.default_rng(reach)
+    decoder, text = decoder_of(model, max_nodes=60, n_threads=2), rng.integers(0, 101, 9).tolist()
+    decoder.prefill(text)
+    tokens = rng.integers(0, 101, 60).tolist()
+    parents = [-1, *(int(rng.integers(max(0, i - reach), min(i, width))) for i in range(1, 60))]
+    paths: list[list[int]] = []
+    for node, found in enumerate(decoder.forward(tokens, parents)):
+        paths.append([*(paths[parents[node]] if node else []), tokens[node]])
+        assert np.array_equal(found, prompt_logits(model, text + paths[-1])[-1]), node
+
+
+def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
+    """The state already has the slice, numbers that are not finite included."""
+    config, spike = VARIANTS["delta"], 100
+    tensors = random_tensors(config)
+    tensors["token_embedding"][:, 3] = 0.0
+    tensors["token_embedding"][spike, 3] = 1.0
+    for name in ("mixer_out", "mlp_down"):  # the first layer leaves it alone
+        tensors[f"layers.0.{name}.weight"][3] = 0.0
+    tensors["layers.1.attn_v.weight"][:, 3] = 3e38
+    tensors["layers.1.attn_out.weight"][:] = 1e3
+    ids = np.random.default_rng(2).integers(0, spike, 200)
+    ids[170] = spike
+    with prompts_in_slices_of(64):
+        decoder = decoder_of(build(config, tensors))
+    with pytest.raises(specdec.NotFiniteError, match="layer 1 .of 0 to 2. at position 170 "):
+        decoder.prefill(ids, finite=True)
+    assert decoder.n_committed == 0
+    decoder.prefill(ids[:170], finite=True)
+    assert np.array_equal(
+        decoder.forward([5], [-1])[0], prompt_logits(build(config, tensors), [*ids[:170], 5])[-1]
+    )

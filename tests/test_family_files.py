@@ -18,6 +18,7 @@ from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import canonical
+from worlds.canonical import IN_F32
 from worlds.families import ARCHITECTURES, CONFIGS, random_weights, read_config, tiny_folder
 from worlds.folders import write_hf
 
@@ -46,8 +47,10 @@ def source_for(model: specdec.Model) -> list[int] | None:
 
 def test_every_architecture_has_a_folder_and_a_row_on_its_page() -> None:
     assert set(CONFIGS) == set(ARCHITECTURES)
-    former = CONFIGS["MptForCausalLM"] | {"architectures": ["MPTForCausalLM"]}
-    assert read_as("", former) == read_as("MptForCausalLM", former)
+    others = ("MptForCausalLM", "MPTForCausalLM", "mpt"), ("ExaoneForCausalLM", "LlamaForCausalLM", "exaone")
+    for name, other, model_type in (*others, ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "ernie4_5")):
+        former = CONFIGS[name] | {"architectures": [other], "model_type": model_type}
+        assert read_as("", former) == read_as(name, former)
     page = (Path(__file__).parents[1] / "docs" / "MODELS.md").read_text()
     assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == sorted(ARCHITECTURES)
 
@@ -89,7 +92,7 @@ def test_what_a_format_costs_is_said_of_matrices_alone(tmp_path: Path, architect
     tables = ("relative_bias", "position_embedding", "encoder.token_embedding")
     assert not [matrix.name for matrix in report.matrices if matrix.name.endswith(tables)]
     for matrix in report.matrices:
-        kept = matrix.name.endswith(("router.weight", "shared_gate.weight"))
+        kept = matrix.name.endswith(IN_F32)
         assert (matrix.relative_error == 0.0) == kept and (matrix.bits_per_weight == 32) == kept
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blocks import awkward_rows as rows
 from compiled import Model, in_instruction_sets, product, token_logits
 from specdec import reference
-from worlds.canonical import DTYPES, LLAMA, VARIANTS, build, random_tensors
+from worlds.canonical import DTYPES, IN_F32, LLAMA, VARIANTS, build, random_tensors
 
 # --------------------------------------------------- the specification, against arithmetic on fractions
 
@@ -341,7 +341,7 @@ def test_matrices_are_stored_as_specified(variant, dtype):
         else:
             held = model.matrix(name)
             assert held.dtype == np.float32
-            own = "f32" if name.endswith(("router.weight", "shared_gate.weight")) else dtype
+            own = "f32" if name.endswith(IN_F32) else dtype
             np.testing.assert_array_equal(held, reference.stored(tensor, own), err_msg=name)
 
 

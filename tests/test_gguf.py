@@ -50,6 +50,24 @@ def test_the_same_model_as_from_a_folder(tmp_path: Path, name: str) -> None:
     assert np.array_equal(model.logits(ids, source), folder.logits(ids, source))
 
 
+def test_queries_keys_and_values_in_one_matrix(tmp_path: Path) -> None:
+    """As in the first files of GLM-4."""
+    parts = [f"self_attn.{role}_proj" for role in "qkv"]
+
+    def others(name: str, array: np.ndarray, config: Any) -> dict[str, np.ndarray]:
+        return {} if any(part in name for part in parts) else {name: array}
+
+    case = dataclasses.replace(CASES["chatglm"], change=others)
+    config, weights = case.folder()
+    fused = {
+        f"blk.{i}.attn_qkv.{kind}": np.concatenate([weights[f"model.layers.{i}.{p}.{kind}"] for p in parts])
+        for i in range(config["num_hidden_layers"]) for kind in ("weight", "bias")
+    }  # fmt: skip
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, more=fused))
+    ids = list(range(3, 17))
+    assert np.array_equal(model.logits(ids), specdec.load(write_folder(tmp_path, case)).logits(ids))
+
+
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
     case = CASES["glm4moe"]
     config, weights = case.folder()
@@ -86,7 +104,7 @@ def with_windows(name: str, letters: str) -> Case:
 PATTERNS: list[tuple[str, Any, str]] = [
     ("gemma3", 2, "sfs"), ("gemma3", [False, True, True], "fss"), ("gemma2", 3, "ssf"),
     ("cohere2", [True, False, False], "sff"), ("cohere2", 2, "sfs"), ("gpt-oss", [False, True, True], "fss"),
-    ("olmo3", 2, "sfs"),
+    ("olmo3", 2, "sfs"), ("exaone4", 2, "sfs"), ("exaone4", [False, True, True], "fss"),
 ]  # fmt: skip
 """Windows of layers: a flag for each, or the period of those without one."""
 MINISTRAL = {
@@ -155,13 +173,14 @@ def test_factors_of_frequencies(tmp_path: Path) -> None:
     ("case", "keys", "message"),
     [
         ("llama", LONG_KEYS, 'rope.scaling.type\' is "longrope"'),
+        ("glm4", {"rope.dimension_sections": [2, 1, 1, 0]}, "sections' is [2, 1, 1, 0]; expected no such"),
         ("llama yarn", {"rope.scaling.yarn_ext_factor": 0.0}, "yarn_ext_factor' is 0.0"),
         ("llama", {"attention.head_count_kv": [1, 2]}, "'llama.attention.head_count_kv' is [1, 2];"),
         ("llama", {"feed_forward_length": [24, 16]}, "'llama.feed_forward_length' is [24, 16];"),
         ("llama", {"attention.head_count_kv": [0] * 20_000}, "expected at most 10000 values"),
         ("llama", {"block_count": 1}, "has tensors that its metadata does not use"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_models_that_are_not_read(tmp_path: Path, case: str, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError) as caught:

@@ -27,7 +27,16 @@ from compiled import (
 from refusals import refuses
 from specdec import reference
 from specdec.errors import InputError
-from worlds.canonical import ENCODER_DECODERS, LLAMA, MIXTURES, VARIANTS, build, random_source, random_tensors
+from worlds.canonical import (
+    ENCODER_DECODERS,
+    IN_F32,
+    LLAMA,
+    MIXTURES,
+    VARIANTS,
+    build,
+    random_source,
+    random_tensors,
+)
 from worlds.folders import llama_config, write_hf
 
 SLICE = 256
@@ -70,7 +79,7 @@ def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> Mode
         config, held["head"] = config | {"tied": False}, tensors["token_embedding"]
     for name, tensor in held.items():
         is_matrix = tensor.ndim == 2 and name.endswith((".weight", "head"))
-        if is_matrix and not name.endswith(("router.weight", "shared_gate.weight")):  # which are in f32
+        if is_matrix and not name.endswith(IN_F32):  # which are in f32
             held[name] = reference.stored(tensor, dtype)
     return model_of(config, held)
 

@@ -15,7 +15,7 @@ from blocks import random_blocks
 from specdec import drafts, reference
 from specdec.checkpoints import open_checkpoint
 from test_gguf_types import MIXTURES, write
-from worlds.canonical import LLAMA, random_tensors
+from worlds.canonical import LLAMA, VARIANTS, random_tensors
 from worlds.canonical import MIXTURES as EXPERTS
 from worlds.encoder_decoders import model_of
 from worlds.folders import write_hf
@@ -24,6 +24,8 @@ from worlds.gguf_files import CASES, Case, write_gguf
 CONFIGS = [
     LLAMA | {"sliding_window": 7, "tied": True, "attn_gate": "whole"},
     EXPERTS["mixture-softmax"] | {"attn_gate": "head"},
+    EXPERTS["mixture-corrected-groups-dense-first"] | {"d_shared_expert": 0, "mixtures": []},
+    VARIANTS["delta"],
 ]
 
 TYPES = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}

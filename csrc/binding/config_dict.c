@@ -96,6 +96,10 @@ static const field FIELDS[] = {
     {"routed_scale", FLOAT, 0, AT(experts.scale), {0}},
     {"conv_width", INT, 0, AT(mixers.conv_width), {0}}, {"conv_bias", FLAG, 0, AT(mixers.conv_bias), {0}},
     {"mixer_bias", FLAG, 0, AT(mixers.bias), {0}},
+    {"n_mixer_key_head", INT, 0, AT(mixers.n_key_head), {0}},
+    {"mixer_grouped", FLAG, 0, AT(mixers.grouped), {0}},
+    {"n_mixer_value_head", INT, 0, AT(mixers.n_value_head), {0}},
+    {"d_mixer_key", INT, 0, AT(mixers.d_key), {0}}, {"d_mixer_value", INT, 0, AT(mixers.d_value), {0}},
     {"norm", CHOICE, 1, AT(norm), {"rms", "layer"}},
     {"position", CHOICE, 1, AT(position), {"rotary", "learned", "none"}},
     {"activation", CHOICE, 1, AT(activation), {"silu", "gelu", "gelu_tanh", "relu", "relu2", "silu_clamped"}},
@@ -199,7 +203,7 @@ static const struct {
 
 /* The mixer of each layer, by name; attention without the list. */
 static int mixers_from(PyObject* dict, const sd_config* c, sd_layer_config* layers) {
-    static const char* const names[] = {"attention", "convolution", NULL};
+    static const char* const names[] = {"attention", "convolution", "delta", NULL};
     PyObject *value = optional(dict, "mixers"), *list;
     if (value == NULL) return PyErr_Occurred() ? -1 : 0;
     if ((list = PySequence_Fast(value, "config: mixers: expected a list of names")) == NULL) return -1;

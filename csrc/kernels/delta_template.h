@@ -21,7 +21,7 @@ INLINE vec v_softplus(vec x) {
 static void NAME(decay)(int n, const float* x, const float* bias, const float* rate, float* y) {
     FOR_EACH_16(n, i, m) {
         vec time = v_softplus(v_add(LOAD(x, i, m), LOAD(bias, i, m)));
-        STORE(y, i, m, v_exp_below(v_mul(LOAD(rate, i, m), time)));
+        STORE(y, i, m, v_exp(v_mul(LOAD(rate, i, m), time)));
     }
 }
 

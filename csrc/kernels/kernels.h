@@ -201,7 +201,7 @@ typedef struct sd_kernels {
      * f32, in place; the others do not overlap it. */
     void (*gated_step)(int n, const float* x, const float* h, float* state);
 
-    /* y = exp(rate · softplus(x + bias)), with rate ≤ 0; [n] f32, x and y may be the same. */
+    /* y = exp(rate · softplus(x + bias)), [n] f32, x and y may be the same. */
     void (*decay)(int n, const float* x, const float* bias, const float* rate, float* y);
     /* Scale a query and a key [n] f32, in place: x / sqrt(Σ x² + 1e-6), and the query by 1 / sqrt(n) in the
      * same factor. Returns the sum of their products, each by a fused multiply-add; all sums in lanes. */

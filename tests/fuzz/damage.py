@@ -240,8 +240,8 @@ def file_case(draws: Draws, kind: str) -> Case:
 # Files that describe a model, its texts or an adapter; the kinds that have them as transformers writes them.
 _DESCRIBING = ("config.json", "generation_config.json", "adapter_config.json")
 _OF_MODELS = {
-    *CONFIGS, "llama", "metaspace", "shards", "codes", "gpt2", "byt5", "adapter", "adapter_merged",
-    "adapter_dora",
+    *CONFIGS, "llama", "metaspace", "shards", "codes", "gpt2", "byt5", "gptq", "awq", "adapter",
+    "adapter_merged", "adapter_dora",
 }  # fmt: skip
 
 

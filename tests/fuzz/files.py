@@ -20,7 +20,7 @@ from specdec import drafts
 from specdec.analysis.bench import bench_rows
 from specdec.analysis.questions import Answer, AnswerFile, Reply
 from specdec.trace import Step
-from worlds import adapters, folders, learned
+from worlds import adapters, folders, gptq, learned
 from worlds.described import make_model
 from worlds.eagles import eagle3
 from worlds.families import CONFIGS, random_weights
@@ -171,6 +171,11 @@ def _codes() -> Files:
             tensors[f"{base}_packed"] = words.astype("<i4")
             tensors[f"{base}_shape"] = np.array([n_out, d], "<i8")
         tensors[f"{base}_scale"] = rng.uniform(0.001, 0.002, (n_out, (1, 2)[i % 3 > 0])).astype("<f2")
+    return {"config.json": _json(config), "model.safetensors": safetensors_bytes(tensors)}
+
+
+def _gptq(layout: str) -> Files:
+    config, tensors, _ = gptq.quantized(gptq.LAYOUTS[layout])
     return {"config.json": _json(config), "model.safetensors": safetensors_bytes(tensors)}
 
 
@@ -424,7 +429,7 @@ def _decode(target: specdec.Model, draft: Any, **options: Any) -> None:
 _Kind = tuple[Callable[[], Files], Callable[[Path], Any]]
 _MODELS: dict[str, Callable[[], Files]] = {
     "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
-    "byt5": _byt5,
+    "byt5": _byt5, "gptq": partial(_gptq, "gptq"), "awq": partial(_gptq, "awq"),
     **{architecture: partial(_family, architecture) for architecture in CONFIGS},
 }  # fmt: skip
 _KINDS: dict[str, _Kind] = {

@@ -33,6 +33,9 @@ GPT: dict[str, Any] = LLAMA | {
     "tied": True, "qkv_bias": True, "out_bias": True, "mlp_bias": True, "n_kv_head": 6,
 }  # fmt: skip
 
+# Matrices without a number format.
+IN_F32 = "router.weight", "shared_gate.weight", "mixer_beta.weight", "mixer_decay.weight"
+
 # Every branch of the decoder, in odd sizes that fill no panel or vector.
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
@@ -91,6 +94,14 @@ SWITCHES: dict[str, dict[str, Any]] = {
     | {"mixers": ["attention", "convolution", "attention"], "conv_width": 7, "conv_bias": True,
        "mixer_bias": True, "norm_position": "both", "windows": [9, 0, 0], "d_model": 50,
        "residual_scale": 0.7},
+    "delta": LLAMA
+    | {"mixers": ["delta", "attention", "delta"], "conv_width": 4, "n_mixer_key_head": 2,
+       "n_mixer_value_head": 4, "d_mixer_key": 12, "d_mixer_value": 32, "attn_gate": "whole",
+       "mixer_grouped": True},
+    "delta-wide-convolution-first-attention": LLAMA
+    | {"mixers": ["attention", "delta", "convolution"], "conv_width": 3, "conv_bias": True,
+       "n_mixer_key_head": 1, "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 64,
+       "norm_position": "both", "norm": "layer", "d_model": 50, "windows": [9, 0, 0]},
 }  # fmt: skip
 
 _EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}
@@ -171,6 +182,8 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
     tensors = {}
     for name, shape in _core.tensor_shapes(config).items():
         weight = rng.standard_normal(shape) * (0.15 if len(shape) == 2 else 0.5)
+        if name.endswith("mixer_decay.rate"):
+            weight = -np.abs(weight)
         tensors[name] = (weight + ("norm.weight" in name)).astype(np.float32)
     return tensors
 

@@ -55,8 +55,25 @@ def _like(config: str, **changes: Any) -> Callable[[], Any]:
     return _of(config, None, **changes)
 
 
+_HYBRID: dict[str, Any] = SIZES | {
+    "num_hidden_layers": 4, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 24, "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+                        "mrope_interleaved": True, "mrope_section": [2, 1, 1]},
+}  # fmt: skip
+_HYBRID_EXPERTS = {
+    "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+
 _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
 _OWN_WIDTH = _without(_MULTI_HEAD, "intermediate_size")
+
+_XGLM: dict[str, Any] = {
+    "vocab_size": 211, "d_model": 48, "ffn_dim": 80, "num_layers": 3, "attention_heads": 6,
+    "max_position_embeddings": 64, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
 
 # Name of the case → maker of the configuration. The name begins with the architecture.
 CASES: dict[str, Callable[[], Any]] = {
@@ -91,6 +108,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "HunYuanDenseV1ForCausalLM alpha": _like("HunYuanDenseV1Config", head_dim=8, rope_parameters={"rope_type":
         "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}),
     "NanoChatForCausalLM": _like("NanoChatConfig", final_logit_softcapping=3.0),
+    "Lfm2ForCausalLM": _like("Lfm2Config", full_attn_idxs=[1], block_multiple_of=32),
+    "Lfm2ForCausalLM wide biases": _like("Lfm2Config", layer_types=["full_attention", "conv", "conv"],
+        conv_L_cache=5, conv_bias=True, block_auto_adjust_ff_dim=False, tie_word_embeddings=False),
+    "Lfm2ForCausalLM attention": _like("Lfm2Config", block_ffn_dim_multiplier=1.3),
     "SmolLM3ForCausalLM": _like("SmolLM3Config", no_rope_layers=[1, 0, 1]),
     "Phi3ForCausalLM": _like("Phi3Config", sliding_window=9),
     "Phi3ForCausalLM longrope": _like("Phi3Config", rope_parameters=dict(LONGROPE),
@@ -105,6 +126,12 @@ CASES: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "Qwen3_5ForCausalLM": _of("Qwen3_5TextConfig", _HYBRID),
+    "Qwen3_5ForCausalLM tied": _of("Qwen3_5TextConfig", _HYBRID, linear_num_key_heads=3,
+        linear_num_value_heads=3, linear_conv_kernel_dim=3, tie_word_embeddings=True),
+    "Qwen3_5MoeForCausalLM": _of("Qwen3_5MoeTextConfig", _without(_HYBRID, "intermediate_size"),
+        **_HYBRID_EXPERTS),
+    "Qwen3NextForCausalLM": _of("Qwen3NextConfig", _HYBRID, **_HYBRID_EXPERTS, mlp_only_layers=[2]),
     "OlmoForCausalLM": _like("OlmoConfig", clip_qkv=0.8),
     "Olmo2ForCausalLM": _like("Olmo2Config"),
     "Olmo3ForCausalLM": _like("Olmo3Config", sliding_window=9, layer_types=["sliding_attention",
@@ -112,6 +139,39 @@ CASES: dict[str, Callable[[], Any]] = {
         "default", "rope_theta": 10000.0}, "full_attention": dict(YARN)}),
     "GraniteForCausalLM": _like("GraniteConfig", embedding_multiplier=12.0, logits_scaling=4.0,
         residual_multiplier=0.22, attention_multiplier=0.2, tie_word_embeddings=True),
+    "HyperCLOVAXForCausalLM": _like("HyperCLOVAXConfig", embedding_multiplier=12.0, logits_scaling=0.3,
+        residual_multiplier=0.22, attention_multiplier=0.2),
+    "HyperCLOVAXForCausalLM inputs": _like("HyperCLOVAXConfig", use_post_norm=False, attention_bias=True),
+    "GraniteSWAForCausalLM": _like("GraniteSWAConfig", num_hidden_layers=4, sliding_window=9,
+        embedding_multiplier=12.0, logits_scaling=4.0, residual_multiplier=0.22, attention_multiplier=0.2,
+        layer_rope_theta=[0, 500.0, 10000.0, 500]),
+    "GraniteSWAForCausalLM one base": _like("GraniteSWAConfig", attention_bias=True, mlp_bias=True),
+    "CwmForCausalLM": _like("CwmConfig", num_hidden_layers=5, sliding_window=9, head_dim=12,
+        rope_parameters=dict(LLAMA3)),
+    "SeedOssForCausalLM": _like("SeedOssConfig", head_dim=10),
+    "SeedOssForCausalLM biases": _like("SeedOssConfig", head_dim=8, attention_bias=False,
+        attention_out_bias=True, mlp_bias=True),
+    "InternLM3ForCausalLM": _like("InternLM3Config", head_dim=10, rope_parameters={"rope_type": "dynamic",
+        "rope_theta": 5e4, "factor": 6.0}),
+    "InternLM3ForCausalLM biases": _like("InternLM3Config", attention_bias=True, mlp_bias=True, head_dim=8),
+    "IQuestCoderForCausalLM": _like("IQuestCoderConfig", head_dim=10),
+    "ExaoneForCausalLM": _like("ExaoneConfig", rope_parameters=dict(LLAMA3)),
+    "Exaone4ForCausalLM": _like("Exaone4Config", sliding_window=9, num_hidden_layers=5),
+    "Exaone4ForCausalLM whole": _like("Exaone4Config", sliding_window=None, layer_types=["full_attention"] *
+        3, tie_word_embeddings=True, head_dim=12),
+    "GlmForCausalLM": _like("GlmConfig", head_dim=12),
+    "Glm4ForCausalLM": _like("Glm4Config", head_dim=16, attention_bias=False),
+    "Ernie4_5ForCausalLM": _like("Ernie4_5Config", head_dim=10),
+    "Ernie4_5ForCausalLM biases": _like("Ernie4_5Config", head_dim=8, use_bias=True,
+        tie_word_embeddings=False),
+    "HeliumForCausalLM": _like("HeliumConfig", head_dim=8),
+    "NemotronForCausalLM": _like("NemotronConfig"),
+    "NemotronForCausalLM biases": _like("NemotronConfig", attention_bias=True, mlp_bias=True, head_dim=12,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}),
+    "ArceeForCausalLM": _like("ArceeConfig", rope_parameters=dict(YARN), mlp_bias=True),
+    "Jais2ForCausalLM": _like("Jais2Config"),
+    "VaultGemmaForCausalLM": _like("VaultGemmaConfig", head_dim=16, sliding_window=9,
+        query_pre_attn_scalar=24),
     "StableLmForCausalLM": _like("StableLmConfig", use_qkv_bias=True, partial_rotary_factor=0.25,
         num_attention_heads=4, hidden_size=64),
     "StableLmForCausalLM parallel": _like("StableLmConfig", use_parallel_residual=True, qk_layernorm=True,
@@ -122,6 +182,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "GPTNeoXForCausalLM sequential": _of("GPTNeoXConfig", _MULTI_HEAD, use_parallel_residual=False,
         rotary_pct=1.0),
     "GPTJForCausalLM": _of("GPTJConfig", GPT_SIZES, rotary_dim=4),
+    "CodeGenForCausalLM": _of("CodeGenConfig", GPT_SIZES, rotary_dim=4),
+    "XGLMForCausalLM": _of("XGLMConfig", _XGLM),
+    "BioGptForCausalLM": _of("BioGptConfig", _MULTI_HEAD, scale_embedding=False),
     "GPTNeoForCausalLM": _of("GPTNeoConfig", {"vocab_size": 211, "hidden_size": 48, "num_layers": 3,
         "num_heads": 6, "intermediate_size": 80, "max_position_embeddings": 64, "bos_token_id": 1,
         "eos_token_id": 2}, attention_types=[[["global", "local"], 1], [["global"], 1]], window_size=9),
@@ -184,6 +247,10 @@ CASES: dict[str, Callable[[], Any]] = {
         logits_scaling=4.0, residual_multiplier=0.22, attention_multiplier=0.2, attention_bias=True),
     "GraniteMoeSharedForCausalLM": _like("GraniteMoeSharedConfig", num_local_experts=6,
         num_experts_per_tok=3, shared_intermediate_size=56, tie_word_embeddings=True),
+    "Lfm2MoeForCausalLM": _like("Lfm2MoeConfig", num_experts=6, num_experts_per_tok=3, num_dense_layers=1,
+        moe_intermediate_size=40, layer_types=["conv", "full_attention", "conv"], routed_scaling_factor=1.5),
+    "Lfm2MoeForCausalLM without corrections": _like("Lfm2MoeConfig", num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=40, layer_types=["conv", "conv", "full_attention"], use_expert_bias=False),
     "GptOssForCausalLM": _like("GptOssConfig", num_local_experts=6, num_experts_per_tok=3, head_dim=8,
         sliding_window=9, swiglu_limit=1.0, rope_parameters={**YARN, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": False}),
@@ -269,9 +336,22 @@ _GEMMA3 = _HF | {
     },
 }  # fmt: skip
 
+_TINY_HYBRID = _HF | {
+    "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 32, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+_TINY_HYBRID_EXPERTS = _without(_TINY_HYBRID, "intermediate_size") | {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 12,
+}  # fmt: skip
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 8}
 
 CONFIGS: dict[str, dict[str, Any]] = {
+    "Qwen3_5ForCausalLM": _TINY_HYBRID,
+    "Qwen3_5ForConditionalGeneration": {"text_config": _TINY_HYBRID},
+    "Qwen3_5MoeForCausalLM": _TINY_HYBRID_EXPERTS,
+    "Qwen3_5MoeForConditionalGeneration": {"text_config": _TINY_HYBRID_EXPERTS},
+    "Qwen3NextForCausalLM": _TINY_HYBRID | _TINY_HYBRID_EXPERTS,
     "LlamaForCausalLM": _HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "MistralForCausalLM": _HF | {"sliding_window": 6},
     "MinistralForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED},
@@ -282,11 +362,33 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "SmolLM3ForCausalLM": _HF | {"no_rope_layers": [1, 0]},
     "GraniteForCausalLM": _HF | {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier":
         0.5, "attention_multiplier": 0.3},
+    "HyperCLOVAXForCausalLM": _HF | {"logits_scaling": 2.0},
+    "GraniteSWAForCausalLM": _HF | {"embedding_multiplier": 3.0, "attention_multiplier": 0.3,
+        "sliding_window": 6, "layer_types": _MIXED, "layer_rope_theta": [0, 1e3]},
+    "CwmForCausalLM": _HF | {"sliding_window": 6, "head_dim": 12, "rope_parameters": {"rope_type":
+        "default", "rope_theta": 1e4}},
+    "SeedOssForCausalLM": _HF | {"head_dim": 12},
+    "InternLM3ForCausalLM": _HF | {"head_dim": 12, "qkv_bias": True, "bias": False},
+    "IQuestCoderForCausalLM": _HF | {"head_dim": 12},
+    "ExaoneForCausalLM": _without(_HF, "num_hidden_layers") | {"num_layers": 2, "activation_function":
+        "silu", "layer_norm_epsilon": 1e-6},
+    "Exaone4ForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED},
+    "GlmForCausalLM": _HF | {"head_dim": 8},
+    "Glm4ForCausalLM": _HF | {"head_dim": 8},
+    "Ernie4_5ForCausalLM": _HF | {"head_dim": 12, "use_bias": True},
+    "HeliumForCausalLM": _HF | {"head_dim": 8},
+    "NemotronForCausalLM": _HF,
+    "ArceeForCausalLM": _HF | {"rope_scaling": _YARN},
+    "Jais2ForCausalLM": _HF,
+    "VaultGemmaForCausalLM": _HF | {"head_dim": 8, "sliding_window": 6},
     "Qwen2ForCausalLM": _HF | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "MiMoForCausalLM": _HF | {"head_dim": 12},
     "Qwen3ForCausalLM": _HF | {"head_dim": 12},
     "HunYuanDenseV1ForCausalLM": _HF | {"rope_scaling": {"type": "dynamic", "alpha": 50.0}},
     "NanoChatForCausalLM": _HF,
+    "Lfm2ForCausalLM": _HF | {"block_ff_dim": 24, "block_multiple_of": 8, "full_attn_idxs": [1]},
+    "Lfm2VlForConditionalGeneration": {"text_config": _HF | {"layer_types": ["conv", "full_attention"],
+        "conv_bias": True, "block_auto_adjust_ff_dim": False}},
     "PhiForCausalLM": _HF | {"partial_rotary_factor": 0.5},
     "Phi3ForCausalLM": _HF | {"rope_scaling": _LONG, "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 16},
@@ -309,6 +411,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "OPTForCausalLM": _TINY_OWN_WIDTH | {"ffn_dim": 24},
     "GPTNeoXForCausalLM": _TINY_MULTI_HEAD | {"rotary_pct": 0.5},
     "GPTJForCausalLM": _GPT | {"rotary_dim": 4},
+    "CodeGenForCausalLM": _GPT | {"rotary_dim": 4},
+    "XGLMForCausalLM": {"vocab_size": 17, "d_model": 16, "ffn_dim": 24, "num_layers": 2, "attention_heads":
+        2, "max_position_embeddings": 32},
+    "BioGptForCausalLM": _TINY_MULTI_HEAD,
     "BloomForCausalLM": {"vocab_size": 17, "hidden_size": 16, "n_layer": 2, "n_head": 2, "seq_length": 32},
     "MptForCausalLM": {"vocab_size": 17, "d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 32,
         "attn_config": {"clip_qkv": 1.0}},
@@ -339,6 +445,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GraniteMoeForCausalLM": _HF | {"num_local_experts": 4, "attention_multiplier": 0.3},
     "GraniteMoeSharedForCausalLM": _HF | {"num_local_experts": 4, "shared_intermediate_size": 12,
         "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5},
+    "Lfm2MoeForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "num_dense_layers": 1,
+        "layer_types": ["conv", "full_attention"]},
     "GptOssForCausalLM": _HF | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8,
         "sliding_window": 6, "rope_scaling": _YARN},
     "LamdaForCausalLM": _HF | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
@@ -359,6 +467,8 @@ TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if f
 """Field with the decoder's configuration, for models with vision."""
 MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
     "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
 }  # fmt: skip
 
 

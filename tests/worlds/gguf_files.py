@@ -49,10 +49,54 @@ def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mappin
     return {name: array + np.float32(1) if name.endswith("norm.weight") else array}
 
 
+def tiled(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert Qwen3.5's delta rule, with its value heads in ggml's order."""
+    n_key, n_head = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    n_values = n_head * config["linear_value_head_dim"]
+
+    def moved(array: Array) -> Array:
+        parts = array.reshape(n_key, n_head // n_key, -1, *array.shape[1:])
+        return parts.swapaxes(0, 1).reshape(array.shape)
+
+    if "in_proj_qkv." in name or "conv1d" in name:
+        array = np.concatenate([array[:-n_values], moved(array[-n_values:])])
+    elif "out_proj" in name:
+        array = moved(array.T).T
+    elif any(part in name for part in ("in_proj_z", "in_proj_a", "in_proj_b", "A_log", "dt_bias")):
+        array = moved(array)
+    return grouped(name, array, config)
+
+
+def grouped(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert a delta rule with its value heads in the folder's order."""
+    if name.endswith("A_log"):
+        array = np.array([-math.exp(x) for x in array], np.float32)
+    if "in_proj_qkvz" in name:
+        sizes = [config["linear_key_head_dim"]] * 2
+        of_key = config["linear_num_value_heads"] // config["linear_num_key_heads"]
+        sizes += [of_key * config["linear_value_head_dim"]]
+        heads = array.reshape(config["linear_num_key_heads"], -1, array.shape[1])
+        *qkv, z = (part.reshape(-1, array.shape[1]) for part in np.split(heads, np.cumsum(sizes), axis=1))
+        return {name.replace("qkvz", "qkv"): np.concatenate(qkv), name.replace("qkvz", "z"): z}
+    if "norm.weight" in name and "linear_attn" not in name:
+        array = array + np.float32(1)
+    return {name.replace("dt_bias", "dt_proj.bias"): array[:, 0] if "conv1d" in name else array}
+
+
+def old_grouped(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert as the first converters did, which kept one matrix of four."""
+    return {name: array} if "in_proj_qkvz" in name else grouped(name, array, config)
+
+
 def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Give corrections the converter's name and shape."""
     name = name.replace("correction_bias", "correction.bias").replace(".expert_bias", ".expert_bias.bias")
     return {name: array.reshape(-1) if name.endswith("correction.bias") else array}
+
+
+def squeezed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Store the weights of a convolution as a matrix."""
+    return {name: array[:, 0] if array.ndim == 3 else array}
 
 
 def granite(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -103,6 +147,14 @@ class Case:
 
 _PLAIN = {"rope_scaling": ..., "rope_parameters": ..., "sliding_window": ..., "layer_types": ...}
 _MOE = {"expert_count": 4, "expert_used_count": 2}
+_DELTA = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 2, "ssm.time_step_rank": 4,
+    "ssm.inner_size": 128, "rope.dimension_count": 2, "rope.dimension_sections": [11, 11, 10, 0],
+}  # fmt: skip
+_NEXT = _DELTA | _MOE | {
+    "attention.recurrent_layers": [True, False], "expert_feed_forward_length": 24,
+    "expert_shared_feed_forward_length": 12, "rope.dimension_sections": ...,
+}  # fmt: skip
 _CORRECTED = _MOE | {"expert_feed_forward_length": 8, "expert_gating_func": 2}
 _DEEPSEEK = _CORRECTED | {
     "leading_dense_block_count": 1,
@@ -130,14 +182,40 @@ CASES = {
         change=turned),
     "granite": Case("granite", "GraniteForCausalLM", {"attention_multiplier": 0.25}, {"attention.scale":
         0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0}, turned),
+    "seed_oss": Case("seed_oss", "SeedOssForCausalLM"),
+    "exaone": Case("exaone", "ExaoneForCausalLM", keys={"rope.freq_base": 5e5}),
+    "exaone4": Case("exaone4", "Exaone4ForCausalLM", {"layer_types": ["full_attention",
+        "sliding_attention"]}, {"attention.sliding_window": 6, "attention.sliding_window_pattern": [False,
+        True]}),
+    "exaone4 whole": Case("exaone4", "Exaone4ForCausalLM", {"sliding_window": None, "layer_types": None}),
+    "seed_oss without": Case("seed_oss", "SeedOssForCausalLM", {"attention_bias": False}),
+    "chatglm": Case("chatglm", "GlmForCausalLM", keys={"rope.dimension_count": 4}),
+    "glm4": Case("glm4", "Glm4ForCausalLM", keys={"rope.dimension_count": 4}),
+    "ernie4_5": Case("ernie4_5", "Ernie4_5ForCausalLM", keys={"rope.freq_base": 5e5}),
+    "nemotron": Case("nemotron", "NemotronForCausalLM", keys={"rope.dimension_count": 4},
+        change=norms_plus_one),
+    "arcee": Case("arcee", "ArceeForCausalLM", keys={"rope.scaling.type": "yarn", "rope.scaling.factor":
+        4.0, "rope.scaling.original_context_length": 8}, change=turned),
+    "jais2": Case("jais2", "Jais2ForCausalLM"),
     "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
     "hunyuan-dense": Case("hunyuan-dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 4, "rope_scaling":
         {"type": "dynamic", "alpha": 50.0}}, {"rope.freq_base": 2.5e7, "rope.scaling.type": "none"}),
+    "lfm2": Case("lfm2", "Lfm2ForCausalLM", {"block_ff_dim": ..., "block_auto_adjust_ff_dim": False},
+        {"attention.head_count_kv": [0, 1], "shortconv.l_cache": 3, "rope.freq_base": 1e6}, squeezed),
+    "lfm2moe": Case("lfm2moe", "Lfm2MoeForCausalLM", keys=_CORRECTED | {"attention.head_count_kv": [0, 1],
+        "shortconv.l_cache": 3, "rope.freq_base": 1e6, "leading_dense_block_count": 1}, change=lambda *given:
+        corrected(*next(iter(squeezed(*given).items())), given[2])),
     "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
         _MOE | {"expert_feed_forward_length": 8}),
+    "qwen35": Case("qwen35", "Qwen3_5ForCausalLM", {}, _DELTA | {"full_attention_interval": 2}, tiled),
+    "qwen35moe": Case("qwen35moe", "Qwen3_5MoeForCausalLM", {}, _DELTA | _MOE | {
+        "attention.recurrent_layers": [True, False], "expert_feed_forward_length": 24,
+        "feed_forward_length": ..., "expert_shared_feed_forward_length": 12}, tiled),
+    "qwen3next": Case("qwen3next", "Qwen3NextForCausalLM", {}, _NEXT, grouped),
+    "qwen3next old": Case("qwen3next", "Qwen3NextForCausalLM", {}, _NEXT, old_grouped),
     "olmoe": Case("olmoe", "OlmoeForCausalLM", {"clip_qkv": ...}, _MOE),
     "phi2": Case("phi2", "PhiForCausalLM", keys={"rope.dimension_count": 4}),
     "phi3": Case("phi3", "Phi3ForCausalLM", _PLAIN | {"partial_rotary_factor": 1.0,
@@ -213,11 +291,11 @@ _COMMON = {
 
 _LAYER_NORM = (
     "phi2", "olmo", "stablelm", "starcoder", "starcoder2", "command-r", "cohere2", "gpt2", "gptneox", "bloom",
-    "mpt", "falcon",
+    "mpt", "falcon", "nemotron", "jais2",
 )  # fmt: skip
 _LARGER_EPSILON = (
     "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
-    "hunyuan-moe", "afmoe",
+    "hunyuan-moe", "afmoe", "lfm2", "lfm2moe", "exaone4", "ernie4_5", "arcee",
 )  # fmt: skip
 
 
@@ -240,6 +318,8 @@ def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
     found.setdefault("context_length", 32)
     rms = case.architecture not in _LAYER_NORM
     eps = 1e-5 if case.architecture in _LARGER_EPSILON else 1e-6
+    if case.architecture in ("chatglm", "glm4"):
+        eps = 1.5625e-7
     if case.name == "MixtralForCausalLM":
         eps = 1e-5
     key = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"
@@ -278,7 +358,7 @@ def _stacked_name(name: str) -> str | None:
     parts = name.split(".")
     if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
         at = parts.index("experts")
-        if "block_sparse_moe" in parts:
+        if "block_sparse_moe" in parts or "feed_forward" in parts:
             return f"layers.{parts[2]}.feed_forward.experts.{'.'.join(parts[at + 2 :])}"
         return ".".join([*parts[: at + 1], *parts[at + 2 :]])
     if "norms" in parts:  # StableLM's norms of heads

@@ -54,6 +54,7 @@ static void lay_out(sd_cache* c) {
         if (sd_attends(own) && n_slots < c->n_window_slots) c->n_window_slots = n_slots;
     }
     size_t d_model = (size_t)config->d_model;
+    if (c->has_states) c->walk = sd_walk_take(&c->arena, c->n_tree);
     c->hidden = sd_arena_take(&c->arena, (size_t)c->n_hidden, d_model * sizeof *c->hidden);
     c->captured =
         sd_arena_take(&c->arena, (size_t)c->n_slots, (size_t)c->captures.n * d_model * sizeof *c->captured);
@@ -64,11 +65,11 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_tree, int n_hid
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
     if (slice > padded) slice = padded;
-    return SD_MAKE(sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
-                   .n_nodes = n_tree > slice ? n_tree : slice, .n_tree = n_tree,
-                   .n_ring = sd_all_attend(c) ? 0 : sd_ring_rows(c, n_tree), .n_window_slots = padded,
-                   .n_through = c->n_layer, .n_hidden = n_hidden,
-                   .captures = captures ? *captures : (sd_captures){0});
+    return SD_MAKE(
+        sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
+        .n_nodes = n_tree > slice ? n_tree : slice, .n_tree = n_tree, .has_states = sd_any_has_state(c),
+        .n_ring = sd_all_attend(c) ? 0 : sd_ring_rows(c, n_tree), .n_window_slots = padded,
+        .n_through = c->n_layer, .n_hidden = n_hidden, .captures = captures ? *captures : (sd_captures){0});
 }
 
 sd_status sd_cache_reserve(sd_cache* cache) {
@@ -140,6 +141,7 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     end += cache->n_committed;
     if (end > cache->n_window_slots) raise_low(cache, end - 2 * cache->n_nodes);
     if (cache->n_ring > 0 && end > cache->n_ring) raise_low(cache, end - 2 * cache->n_tree);
+    if (cache->has_states) raise_low(cache, cache->n_committed + n_commit);
     return SD_OK;
 }
 
@@ -173,11 +175,17 @@ static void move_slot(const sd_cache* c, int from, int to) {
         sd_layer_state_copy_slot(&c->states[layer], from, &c->states[layer], to);
 }
 
+void sd_cache_plan_walk(sd_cache* c, int n_new, int n_commit) {
+    if (c->has_states) sd_walk_plan(&c->walk, c->parents, n_commit, c->n_pending - n_new, c->n_pending);
+}
+
 /* Drop all pending nodes, and the text too if they have overwritten what it needs. */
 static void clear(sd_cache* c) {
     c->n_pending = c->n_waiting = 0;
     c->n_through = c->n_layer;
     if (c->n_committed < c->n_low) c->n_committed = c->n_prompt = c->n_low = 0;
+    for (int layer = 0; layer < c->n_layer && c->has_states && c->n_committed == 0; layer++)
+        sd_layer_state_forget(&c->states[layer]);
 }
 
 void sd_cache_take_back(sd_cache* c, int n) {
@@ -228,6 +236,7 @@ void sd_cache_count_prompt(sd_cache* c, int n) {
 }
 
 void sd_cache_cut(sd_cache* c, int n) {
+    if (n > c->n_committed) n = c->n_committed;
     if (n < c->n_low) n = 0;
     if (n == 0) c->n_low = 0;
     c->n_committed = n;
@@ -251,10 +260,13 @@ static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
 static int copy_states(sd_cache* to, const sd_cache* from, int n) {
     if (to->n_ring == 0) return 0;
     int whole = n <= to->n_ring && from->n_low == 0, low = whole ? 0 : low_of_copy(from, n, to->n_tree);
+    if (to->has_states) low = n;
     int first = low - to->model->config.mixers.conv_width + 1;
-    for (int layer = 0; layer < to->n_layer; layer++)
+    for (int layer = 0; layer < to->n_layer; layer++) {
         for (int slot = first > 0 ? first : 0; slot < n; slot++)
             sd_layer_state_copy_slot(&from->states[layer], slot, &to->states[layer], slot);
+        sd_layer_state_copy_tiles(&from->states[layer], n, &to->states[layer]);
+    }
     return low;
 }
 
@@ -326,6 +338,7 @@ int sd_cache_copy_low(const sd_cache* cache) {
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))
             low = low_of_copy(cache, n, copy.n_nodes);
+    if (copy.has_states) return n;
     if (copy.n_ring > 0 && (n > copy.n_ring || cache->n_low > 0)) {
         int of_states = low_of_copy(cache, n, copy.n_tree);
         if (of_states > low) low = of_states;

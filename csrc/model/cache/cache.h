@@ -21,6 +21,7 @@
 #include "config.h"
 #include "key_values.h"
 #include "layer_state.h"
+#include "state_walk.h"
 #include "status.h"
 
 /* Hidden states kept with the tokens of a cache, for drafts that use them. A hidden state is named by the
@@ -70,6 +71,8 @@ typedef struct sd_cache {
     /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
     sd_key_values* layers;
     sd_layer_state* states; /* [n_layer] of the layers without attention */
+    int has_states;         /* Does any of them have a state of the whole text? */
+    sd_walk walk;           /* of the last forward pass, if so */
     int n_hidden;           /* Capacity for pending nodes that wait to be finished. */
     /* Leading pending nodes that wait to be finished: after n_through layers or, if n_through = n_layer, for
      * the head alone. */
@@ -134,6 +137,9 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
 
 /* Remove the last n pending nodes, which were not computed. */
 void sd_cache_take_back(sd_cache* cache, int n);
+
+/* Plan how the last n_new nodes, of which the first n_commit will be committed, read the states. */
+void sd_cache_plan_walk(sd_cache* cache, int n_new, int n_commit);
 
 /* Commit the pending nodes path [n_path], each the parent of the next and the first without one, and drop all
  * others. n_path 0 drops all. Without pending nodes nothing happens, so a repeated call is harmless. Refuses

@@ -34,6 +34,8 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
             sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
         if (sd_attends(&c->layers[i]))
             sd_attention_block_run(pass, i, attn_input);
+        else if (c->layers[i].mixer == SD_MIXER_DELTA)
+            sd_delta_block_run(pass, i, attn_input);
         else
             sd_mixer_run(pass, i, attn_input);
         if (pass->n_rows == 0) return;

@@ -10,6 +10,19 @@ static ptrdiff_t row_stride(int n) {
     return floats % 1024 == 0 ? floats + SD_PANEL : floats;
 }
 
+/* Scratch of the gated delta rule. */
+static void lay_out_delta(sd_workspace* w, sd_arena* arena, const sd_mixer_sizes* sizes) {
+    size_t rows = (size_t)w->max_rows;
+    const sd_delta_columns at = sd_delta_columns_of(sizes);
+    w->ld_rates = row_stride(at.n_rates);
+    w->convolved = sd_arena_take(arena, rows, (size_t)at.n_channels * sizeof(float));
+    w->rates = sd_arena_take(arena, rows, (size_t)w->ld_rates * sizeof(float));
+    w->products = sd_arena_take(arena, rows, (size_t)sizes->n_key_head * sizeof(float));
+    size_t n_tiles = (size_t)sd_walk_most_tiles(w->max_slots);
+    for (int t = 0; t < w->n_threads; t++)
+        w->tiles[t] = sd_arena_take(arena, n_tiles, (size_t)sizes->d_key * SD_PANEL * sizeof(float));
+}
+
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
@@ -34,6 +47,7 @@ static void lay_out(sd_workspace* w) {
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
+    if (sd_any_has_state(c)) lay_out_delta(w, arena, &c->mixers);
     int n_dense = 0;
     for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture;
     w->activated = sd_arena_take(arena, n_dense > 0 ? rows : 0, sd_prepared_bytes((size_t)c->d_ff));

@@ -72,8 +72,11 @@ typedef struct sd_workspace {
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;
     float *given, *joined;
-    float* qkv;           /* [max_rows, panels of the widest qkv matrix] */
-    float* attended;      /* [max_rows, inputs of attn_out of the layer that runs] */
+    float* qkv;      /* [max_rows, panels of the widest qkv matrix] */
+    float* attended; /* [max_rows, inputs of attn_out of the layer that runs] */
+    /* With the gated delta rule: channels after the convolution, [max_rows, n_channels]; beta and decay,
+     * [max_rows, ld_rates]; query · key, [max_rows, n_key_head]; tiles of each thread (state_walk.h) */
+    float *convolved, *rates, *products, *tiles[SD_MAX_THREADS];
     void* activated;      /* max_rows rows of d_ff, prepared for mlp_down */
     float* update;        /* [max_rows, panels of d_model] */
     float* logits;        /* [max_logits, ld_logits] result */
@@ -90,8 +93,8 @@ typedef struct sd_workspace {
     sd_routing routing;       /* of the layer with experts that runs, or ran last */
     /* Layers with experts run so far, and experts read by them, shared ones excluded */
     long n_mixtures, n_touched;
-    sd_angles angles;                       /* for positions below max_slots in whole panels */
-    ptrdiff_t ld_qkv, ld_update, ld_logits; /* row strides in floats */
+    sd_angles angles;                                 /* for positions below max_slots in whole panels */
+    ptrdiff_t ld_qkv, ld_rates, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 
 /* Create a workspace for forward passes of up to max_rows nodes, of which max_logits need logits, on caches

@@ -201,6 +201,10 @@ static sd_status start(sd_pass* pass) {
         for (int node = cache->n_pending - pass->branches[b].n_new; node < cache->n_pending; node++)
             sd_angles_extend(&pass->w->angles, cache->n_committed + cache->depths[node] + 1);
     }
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_branch* branch = &pass->branches[b];
+        sd_cache_plan_walk(branch->cache, branch->n_new, branch->n_commit);
+    }
     pass->w->last_branches = pass->branches;
     pass->w->n_last_branches = pass->n_branches;
     pass->w->last_skipped = pass->skipped;
@@ -348,12 +352,46 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
 /* Recompute the residual stream [n_new, d_model] of a branch of the last forward pass after the first
  * n_layers layers, in w->hidden. Keys and values of its nodes are rewritten with the same bits. Other
  * branches stay out: their nodes may be committed by now. */
-static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
+static sd_status run_layers_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     sd_pass pass = SD_MAKE(sd_pass, .w = w, .branches = branch, .n_branches = 1, .n_rows = branch->n_new,
                            .end = n_layers, .skipped = w->last_skipped, .engine = w->last_engine, .keep = -1);
     set_up_rows(w, branch, 0);
+    sd_cache_plan_walk(branch->cache, branch->n_new, branch->n_commit);
     sd_workspace_begin(w, branch, 1);
     return run(&pass);
+}
+
+/* Read the text before a prompt slice again, as its states now include the slice. */
+static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layers) {
+    sd_cache* c = slice->cache;
+    int32_t parents[SD_MOST_SLICE];
+    int n = c->n_committed;
+    sd_status status = SD_OK;
+    for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
+    sd_cache_cut(c, 0);
+    while (c->n_committed < n && status == SD_OK) {
+        int n_here = sd_slice_length(c, n - c->n_committed);
+        if (n_here > w->max_rows) n_here = w->max_rows;
+        const sd_branch branch = {.cache = c,
+                                  .tokens = c->tokens + c->n_committed,
+                                  .parents = parents,
+                                  .n_new = n_here,
+                                  .n_commit = n_here};
+        status = sd_cache_grow(c, branch.tokens, parents, n_here, n_here, w->model->config.n_ctx);
+        if (status == SD_OK) status = run_layers_again(w, &branch, n_layers);
+        c->n_committed += n_here, c->n_pending = 0;
+    }
+    if (status == SD_OK)
+        status = sd_cache_grow(c, slice->tokens, slice->parents, slice->n_new, slice->n_commit,
+                               w->model->config.n_ctx);
+    if (status != SD_OK) sd_cache_cut(c, 0);
+    return status;
+}
+
+/* Run the first n_layers for the rows of a branch again. */
+static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
+    if (branch->n_commit > 0 && branch->cache->n_ring > 0) SD_TRY(read_again(w, branch, n_layers));
+    return run_layers_again(w, branch, n_layers);
 }
 
 /* Report the first layer with a non-finite output, and the row; SD_OK: there is none. A value that is not

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "matrix.h"
+
 /* Far above any model; products of two fit 64 bits. */
 #define LARGEST (1 << 26)
 
@@ -221,8 +223,48 @@ static sd_status check_encoder(const sd_config* c) {
     return SD_OK;
 }
 
+sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* s) {
+    sd_delta_columns at = {.n_keys = s->n_key_head * s->d_key, .n_values = s->n_value_head * s->d_value};
+    at.n_channels = 2 * at.n_keys + at.n_values;
+    at.n_units = at.n_values / SD_PANEL;
+    at.gate = sd_whole_panels(at.n_channels);
+    at.n_outputs = at.gate + at.n_values;
+    at.decay = sd_whole_panels(s->n_value_head);
+    at.n_rates = at.decay + s->n_value_head;
+    return at;
+}
+
+int sd_mixer_outputs(const sd_config* c, const sd_layer_config* layer) {
+    if (layer->mixer == SD_MIXER_DELTA) return sd_delta_columns_of(&c->mixers).n_outputs;
+    return layer->mixer == SD_MIXER_CONVOLUTION ? 3 * c->d_model : 0;
+}
+
+int sd_mixer_channels(const sd_config* c, const sd_layer_config* layer) {
+    if (layer->mixer == SD_MIXER_DELTA) return sd_delta_columns_of(&c->mixers).n_channels;
+    return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
+}
+
+int sd_mixer_width(const sd_config* c, const sd_layer_config* layer) {
+    if (layer->mixer == SD_MIXER_DELTA) return sd_delta_columns_of(&c->mixers).n_values;
+    return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
+}
+
+static sd_status check_delta(const sd_mixer_sizes* s) {
+    SD_TRY(sd_check_range("config: n_mixer_key_head", s->n_key_head, 1, LARGEST));
+    SD_TRY(sd_check_range("config: n_mixer_value_head", s->n_value_head, 1, LARGEST));
+    SD_TRY(sd_check_range("config: d_mixer_key", s->d_key, 1, LARGEST));
+    SD_TRY(sd_check_range("config: d_mixer_value", s->d_value, 1, LARGEST));
+    REFUSE_IF(s->n_value_head % s->n_key_head != 0,
+              "n_mixer_value_head is %d, expected a multiple of n_mixer_key_head, %d", s->n_value_head,
+              s->n_key_head);
+    REFUSE_IF(s->d_value % SD_PANEL != 0, "d_mixer_value is %d, expected a multiple of %d", s->d_value,
+              SD_PANEL);
+    return SD_OK;
+}
+
 static sd_status check_mixers(const sd_config* c) {
     if (sd_all_attend(c)) return SD_OK;
+    if (sd_any_has_state(c)) SD_TRY(check_delta(&c->mixers));
     SD_TRY(sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH));
     REFUSE_IF(c->parallel != SD_PARALLEL_NO || c->features.use != SD_FEATURE_NONE || c->bidirectional ||
                   c->encoder != NULL,

@@ -102,6 +102,7 @@ typedef struct sd_rotation {
 typedef enum sd_mixer {
     SD_MIXER_ATTENTION,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
+    SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) after a convolution with SiLU */
     SD_N_MIXERS
 } sd_mixer;
 
@@ -113,7 +114,15 @@ typedef struct sd_mixer_sizes {
     int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
+    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
+     * or, if grouped, as many in a row; d_value is a multiple of SD_PANEL */
+    int n_key_head, n_value_head, d_key, d_value, grouped;
 } sd_mixer_sizes;
+
+/* The key head of a value head. */
+static inline int sd_key_head(const sd_mixer_sizes* s, int value_head) {
+    return s->grouped ? value_head / (s->n_value_head / s->n_key_head) : value_head % s->n_key_head;
+}
 
 /* Settings that may differ between layers. */
 typedef struct sd_layer_config {
@@ -221,23 +230,36 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
 /* Does a layer have attention, and so keys and values? */
 static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
 
+/* The numbers of a row in a layer with the delta rule. The input projection gives the channels of the
+ * convolution (queries, keys, values of all heads) and, from column `gate` on, the gates of the values;
+ * another one gives beta and, from column `decay` on, the decay of each value head. */
+typedef struct sd_delta_columns {
+    int n_keys, n_values, n_channels;
+    int n_units; /* panels of values: tiles of the state */
+    int gate, n_outputs;
+    int decay, n_rates;
+} sd_delta_columns;
+sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* sizes);
+
 /* Of a layer without attention: outputs of its input projection, channels of its convolution, and inputs of
  * its output projection. */
-static inline int sd_mixer_outputs(const sd_config* c, const sd_layer_config* layer) {
-    return layer->mixer == SD_MIXER_CONVOLUTION ? 3 * c->d_model : 0;
-}
-static inline int sd_mixer_channels(const sd_config* c, const sd_layer_config* layer) {
-    return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
-}
-static inline int sd_mixer_width(const sd_config* c, const sd_layer_config* layer) {
-    return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
-}
+int sd_mixer_outputs(const sd_config* config, const sd_layer_config* layer);
+int sd_mixer_channels(const sd_config* config, const sd_layer_config* layer);
+int sd_mixer_width(const sd_config* config, const sd_layer_config* layer);
 
 /* Do all layers have attention? */
 static inline int sd_all_attend(const sd_config* config) {
     int n = 0;
     while (n < config->n_layer && sd_attends(&config->layers[n])) n++;
     return n == config->n_layer;
+}
+
+/* Does a layer keep a state of the whole text? */
+static inline int sd_has_state(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_DELTA; }
+static inline int sd_any_has_state(const sd_config* config) {
+    for (int i = 0; i < config->n_layer; i++)
+        if (sd_has_state(&config->layers[i])) return 1;
+    return 0;
 }
 
 /* Do scores have a bias that depends on the distance of query and key? */

@@ -18,9 +18,10 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int inputs = sd_layer_inputs(c, layer), of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture;
-    int attends = sd_attends(layer), convolves = layer->mixer == SD_MIXER_CONVOLUTION;
-    int mixer_outputs = sd_mixer_outputs(c, layer), channels = sd_mixer_channels(c, layer),
-        mixer_width = sd_mixer_width(c, layer);
+    int attends = sd_attends(layer), delta = layer->mixer == SD_MIXER_DELTA,
+        biased = !delta && c->mixers.bias;
+    int n_value_head = c->mixers.n_value_head, mixer_outputs = sd_mixer_outputs(c, layer),
+        channels = sd_mixer_channels(c, layer), mixer_width = sd_mixer_width(c, layer);
     int learned = c->position == SD_POSITION_LEARNED, buckets = sd_bucket_rows(c);
     int own_head = !c->bidirectional && !c->shared_head, features = f->use != SD_FEATURE_NONE;
     int normed_features = f->use == SD_FEATURE_ASIDE || (features && f->norms);

@@ -36,9 +36,13 @@ typedef struct sd_layer {
      * [d_model, sd_mixer_width] */
     sd_matrix qkv, attn_out;
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
-    sd_table conv;                   /* [conv_width, channels] f32, oldest input first; without attention */
-    float* conv_bias;                /* [channels]; NULL: none */
-    sd_mlp mlp;                      /* of a dense layer */
+    /* With the delta rule: beta and decay of each value head, in f32, [n_rates, d_model]; bias and factor of
+     * the decay, [n_value_head] each; the norm of a head, [d_value] */
+    sd_matrix rates;
+    float *decay_bias, *decay_rate, *mixer_norm;
+    sd_table conv;    /* [conv_width, channels] f32, oldest input first; without attention */
+    float* conv_bias; /* [channels]; NULL: none */
+    sd_mlp mlp;       /* of a dense layer */
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output
      * sd_shared_gate_output. */
     sd_matrix router;

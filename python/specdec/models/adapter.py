@@ -44,6 +44,8 @@ class LowRank:
             up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
         if self.stored.of_table:
             down, up = up.T, down.T
+        if (entry := self.source.entry).moves_inputs:
+            down = entry.view(down, down.shape, self.source.config)
         return np.ascontiguousarray(down), self._rows(up)
 
     def lengths(self) -> NDArray[np.float32] | None:
@@ -60,6 +62,8 @@ class LowRank:
         """Return an array [module outputs, n] in the order of the tensor's rows."""
         entry, shape = self.source.entry, self.source.shape
         whole = array.T if entry.inputs_first else array
+        if entry.moves_inputs:
+            return np.ascontiguousarray(whole, dtype=np.float32)
         rows = entry.view(whole, (shape[0], array.shape[1]), self.source.config)
         return np.ascontiguousarray(rows, dtype=np.float32)
 

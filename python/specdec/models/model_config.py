@@ -112,12 +112,18 @@ class ModelConfig(Mapping[str, Any]):
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     mixers : tuple of str
-        First half of each layer: "attention" or "convolution", the gated short convolution of LFM2; empty:
-        attention in all layers.
+        First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or "delta",
+        the gated delta rule after a convolution (Qwen3.5). Empty: attention in all layers.
     conv_width : int
         Number of inputs of a convolution, the token's own included.
     conv_bias, mixer_bias : bool
-        Whether convolutions have biases, and whether the projections around them do.
+        Whether convolutions have biases, and whether the projections around them do (without "delta").
+    n_mixer_key_head, n_mixer_value_head : int
+        With "delta", heads of queries and keys, and of values.
+    mixer_grouped : bool
+        Value head h uses key head h // (n_mixer_value_head / n_mixer_key_head), else h mod n_mixer_key_head.
+    d_mixer_key, d_mixer_value : int
+        Dimensions of these heads; d_mixer_value is a multiple of 32.
     encoder : ModelConfig or None
         The encoder of an encoder-decoder; its ``n_ctx`` bounds the source. The other fields describe the
         decoder.
@@ -196,6 +202,11 @@ class ModelConfig(Mapping[str, Any]):
     conv_width: int = 0
     conv_bias: bool = False
     mixer_bias: bool = False
+    n_mixer_key_head: int = 0
+    n_mixer_value_head: int = 0
+    mixer_grouped: bool = False
+    d_mixer_key: int = 0
+    d_mixer_value: int = 0
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:

@@ -20,6 +20,7 @@ from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 
 _BLOCK = 32  # weights per 16-bit scale in int8 and int4
+_IN_F32 = "router.weight", "shared_gate.weight", "mixer_beta.weight", "mixer_decay.weight"
 _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _BITS = {
     **{"q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "iq4_nl": 4.5, "mxfp4": 4.25},
@@ -193,7 +194,7 @@ def _compare(
     with reading(checkpoint.n_bytes, "comparing", progress) as done:
         for name, array, number_format in checkpoint.tensors():
             # Embeddings are f32 or bf16, except a tied head, which is a matrix too.
-            tables = ("position_embedding", "relative_bias", "encoder.token_embedding")
+            tables = ("position_embedding", "relative_bias", "encoder.token_embedding", "mixer_conv")
             is_table = name.endswith(tables) or (name == "token_embedding" and not checkpoint.config["tied"])
             if array.ndim == 2 and not is_table:
                 lost, held, largest = _difference(array, number_format, matrix(name))
@@ -228,7 +229,7 @@ def _bits(name: str, dtype: str, n_in: int) -> float:
     """Return the bits per weight of the matrix `name`; routers stay in f32."""
     if dtype in _BITS:
         return _BITS[dtype]
-    bits = _CODE_BITS["f32" if name.endswith(("router.weight", "shared_gate.weight")) else dtype]
+    bits = _CODE_BITS["f32" if name.endswith(_IN_F32) else dtype]
     if bits > 8:
         return bits
     return -(-n_in // _BLOCK) * (_BLOCK * bits + 16) / n_in

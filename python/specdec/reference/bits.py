@@ -106,6 +106,25 @@ class _Exact(_Forward):
             return codes.astype(_F).reshape(v.shape), scales.reshape(v.shape)
         return round_bf16(v) if self.cache_format == "bf16" else v, np.ones_like(v)
 
+    def rule(self, query: Array, key: Array, value: Array, decay: Array, beta: Array, ours: str) -> Array:
+        bias, rate = (self.tensor(f"{ours}.mixer_decay.{part}") for part in ("bias", "rate"))
+        gates = exact_decay(decay, bias, rate), sigmoid(beta)
+        return exact_delta_rule(query, key, value, *gates, self.parents)[0]
+
+    def head_norm(self, x: Array, weight: Array) -> Array:
+        factor = _F(1) / np.sqrt(lane_sum(x, x) / _F(x.shape[-1]) + _F(self.settings["norm_eps"]))
+        normed: Array = x * factor[:, None] * weight
+        return normed
+
+    def fused(self, x: Array, y: Array, z: Array) -> Array:
+        return fma(x, y, z)
+
+    def silu(self, x: Array) -> Array:
+        return x * sigmoid(x)
+
+    def in_f32(self, x: Array, name: str) -> Array:
+        return product(x, self.tensors[name], "f32")
+
     def mlp(self, h: Array, ours: str) -> Array:
         gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")
         return self.times(gate * sigmoid(gate) * up, f"{ours}.mlp_down.weight")

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from specdec.reference.blocks import BLOCK_TYPES
 from specdec.reference.formats import dequantize, product, quantize_activations, round_bf16, stored
+from specdec.reference.recurrence import delta_rule
 
 Array = NDArray[Any]
 Formats = str | Mapping[str, str]
@@ -133,6 +134,7 @@ class _Forward:
 
     def _set_positions(self, parents: Sequence[int], bidirectional: bool) -> None:
         """Compute positions, distances and visibility."""
+        self.parents = parents
         # visible[i, j]: row i attends to row j, an ancestor or itself.
         self.visible, self.position = np.eye(self.n_rows, dtype=bool), np.zeros(self.n_rows, dtype=int)
         for row, parent in enumerate(parents):
@@ -192,7 +194,8 @@ class _Forward:
         """Return the residual stream after a layer."""
         ours, stream, parallel = f"layers.{i}", x, self.settings["parallel"]
         h = self.before(stream, f"{ours}.attn_norm")
-        mix = self.attention if self.mixers[i] == "attention" else self.short_convolution
+        mixers = {"attention": self.attention, "convolution": self.short_convolution, "delta": self.delta}
+        mix = mixers[self.mixers[i]]
         attended = self.added(x, mix(h, i), f"{ours}.attn_post_norm")
         if self.encoded is not None:
             crossed = self.cross_attention(self.before(attended, f"{ours}.cross_norm"), self.encoded, i)
@@ -321,6 +324,38 @@ class _Forward:
         b, c, x = np.split(self.linear(h, f"layers.{i}.mixer_in"), 3, axis=-1)
         return self.linear(c * self.convolved(b * x, i), f"layers.{i}.mixer_out")
 
+    def delta(self, h: Array, i: int) -> Array:
+        """Return the gated delta rule's outputs, each head normalized and gated."""
+        own, ours = self.settings, f"layers.{i}"
+        x = self.silu(self.convolved(self.linear(h, f"{ours}.mixer_in"), i))
+        keys = own["n_mixer_key_head"] * own["d_mixer_key"]
+        query, key, value = np.split(x, [keys, 2 * keys], axis=-1)
+        query, key = (part.reshape(self.n_rows, own["n_mixer_key_head"], -1) for part in (query, key))
+        if own["mixer_grouped"]:
+            group = own["n_mixer_value_head"] // own["n_mixer_key_head"]
+            query, key = np.repeat(query, group, axis=1), np.repeat(key, group, axis=1)
+        rates = [self.in_f32(h, f"{ours}.mixer_{part}.weight") for part in ("decay", "beta")]
+        out = self.rule(query, key, value.reshape(*rates[0].shape, -1), *rates, ours)
+        out = self.head_norm(out.reshape(-1, out.shape[-1]), self.tensor(f"{ours}.mixer_norm.weight"))
+        gated = out.reshape(self.n_rows, -1) * self.silu(self.linear(h, f"{ours}.mixer_gate"))
+        return self.linear(gated, f"{ours}.mixer_out")
+
+    def rule(self, query: Array, key: Array, value: Array, decay: Array, beta: Array, ours: str) -> Array:
+        rate = self.tensor(f"{ours}.mixer_decay.rate")
+        decay = np.exp(rate * np.logaddexp(0, decay + self.tensor(f"{ours}.mixer_decay.bias")))
+        return delta_rule(query, key, value, decay, _sigmoid(beta), self.parents)[0]
+
+    def head_norm(self, x: Array, weight: Array) -> Array:
+        scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + self.settings["norm_eps"])
+        return x / scale * weight
+
+    def silu(self, x: Array) -> Array:
+        return x * _sigmoid(x)
+
+    def in_f32(self, x: Array, name: str) -> Array:
+        """Return the product with a matrix that has no number format."""
+        return x @ self.tensor(name).T
+
     def convolved(self, x: Array, i: int) -> Array:
         """Convolve each channel of x with those of the row's ancestors, which are 0 before the text."""
         name, y = f"layers.{i}.mixer_conv", np.zeros_like(x)
@@ -429,7 +464,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
-    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False,
+    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "mixer_grouped": False,
     "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,

@@ -7,15 +7,16 @@ versions of ``transformers`` and a tied head that equals the embedding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.fields import Fields, read_json_object
 from specdec.models.chat_template import resolve_chat_template
+from specdec.models.checkpoints import compressed_tensors, gptq
 from specdec.models.checkpoints.checkpoint import Checkpoint
-from specdec.models.checkpoints.compressed_tensors import METHOD, check_quantization, with_codes
+from specdec.models.checkpoints.compressed_tensors import CodesReader
 from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS, read_generation_defaults
 from specdec.models.checkpoints.matching import has_own_head, match_tensors, matched_checkpoint
@@ -55,16 +56,16 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     if fields.has("specdec_draft"):
         expected = f"a model folder; load the draft with specdec.drafts.load({str(folder)!r}, target)"
         raise UnsupportedModelError(f"{folder}: is a learned draft; expected {expected}")
-    architecture, family, config, codes = described(fields, n_ctx)
+    architecture, family, config, reader = described(fields, n_ctx)
     of_blocks = mtp_prefixes(family, fields, config)
     tensors = {
         name: one
-        for name, one in held_tensors(folder, family, codes).items()
+        for name, one in held_tensors(folder, family, reader).items()
         if not name.startswith(of_blocks)
     }
     if family.settled is not None:
         config = family.settled(config, tensors)
-    coded = {name for name, tensor in tensors.items() if codes and tensor.is_coded}
+    coded = {name for name, tensor in tensors.items() if tensor.is_coded}
     try:
         sources = coded_sources(family.sources(config, tensors.__contains__), coded)
         if has_own_head(family, config, sources, tensors):
@@ -72,6 +73,7 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
             sources = coded_sources(family.sources(config, tensors.__contains__), coded)
     except ValueError as error:  # from the core, which names the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
+    gptq.drop_zero_biases(tensors, {name for source in sources for name in source.stored})
     match_tensors(folder, family, config, sources, tensors, described_by="config.json")
     has_encoder = config.get("encoder") is not None
     defaults = read_generation_defaults(folder, fields, config["n_vocab"], has_encoder=has_encoder)
@@ -88,11 +90,13 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     )  # fmt: skip
 
 
-def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:
-    """Return architecture, family, canonical configuration, and whether the folder is quantized."""
+def described(
+    fields: Fields, n_ctx: int | None = None
+) -> tuple[str, Family, dict[str, Any], CodesReader | None]:
+    """Return architecture, family, canonical configuration, and the reader of a quantized folder."""
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]
-    codes = has_codes(fields, family)
+    reader = codes_reader(fields, family)
     decoder = family.decoder_fields(fields)
     for part in (fields, decoder):
         _check_attention(part)
@@ -101,7 +105,7 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
         fields.skip("is_encoder_decoder")
     of_blocks = () if family.mtp is None else family.mtp.counts
     fields.warn_of_unread(_HARMLESS.union(family.harmless, of_blocks))
-    return architecture, family, config, codes
+    return architecture, family, config, reader
 
 
 def _check_attention(fields: Fields) -> None:
@@ -114,18 +118,27 @@ def _check_attention(fields: Fields) -> None:
     fields.skip_false(*_SWITCHES)
 
 
-def has_codes(fields: Fields, family: Family) -> bool:
-    """Return whether the folder is quantized by compressed-tensors; refuse other methods."""
+# By ``quant_method``.
+_READERS: Final[Mapping[str, Callable[[Fields], CodesReader]]] = {
+    compressed_tensors.METHOD: compressed_tensors.reader_of, **gptq.READERS
+}  # fmt: skip
+
+
+def codes_reader(fields: Fields, family: Family) -> CodesReader | None:
+    """Return what combines the parts of quantized matrices; None without, or if the family does."""
     if fields.raw("quantization_config") is None:
-        return False
-    wanted = family.quantized or METHOD
+        return None
+    wanted = (family.quantized,) if family.quantized else tuple(_READERS)
     quantized = fields.object("quantization_config")
-    if quantized is None or quantized.raw("quant_method") != wanted:
-        raise fields.unsupported("quantization_config", f"no such field, or quant_method {wanted!r}")
-    quantized.skip("modules_to_not_convert", "ignore", "version")  # the tensors show which are quantized
-    if wanted == METHOD:
-        check_quantization(fields)
-    return wanted == METHOD
+    method = None if quantized is None else quantized.raw("quant_method")
+    if quantized is None or method not in wanted:
+        expected = f"no such field, or quant_method {' or '.join(map(repr, wanted))}"
+        raise fields.unsupported("quantization_config", expected)
+    quantized.skip("modules_to_not_convert", "ignore")  # the tensors show which are quantized
+    if family.quantized:
+        quantized.skip("version")
+        return None
+    return _READERS[method](quantized)
 
 
 def mtp_prefixes(family: Family, fields: Fields, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,11 +149,11 @@ def mtp_prefixes(family: Family, fields: Fields, config: Mapping[str, Any]) -> t
     return family.mtp.roots(config["n_layer"], n_blocks)
 
 
-def held_tensors(folder: Path, family: Family, codes: bool) -> dict[str, FileTensor]:
+def held_tensors(folder: Path, family: Family, reader: CodesReader | None) -> dict[str, FileTensor]:
     """Return the tensors in the files by the names of the family's table, and those of MTP blocks."""
     tensors: dict[str, FileTensor] = {}
     held = open_weights(folder)
-    for name, tensor in (with_codes(held) if codes else held).items():
+    for name, tensor in (held if reader is None else reader(held)).items():
         full = family.full_name(name)
         if full is None:
             continue

@@ -27,12 +27,15 @@ _FORMATS: Final[Mapping[str, str]] = {
 """File types to lossless formats of the core."""
 
 # Two-dimensional tensors that are not stored as matrices.
-_OTHERS: Final = re.compile(r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$")
+_OTHERS: Final = re.compile(
+    r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$|mixer_conv$|mixer_(beta|decay)\.weight$"
+)
 
 # Matrices with the same input rows in the core.
 _TOGETHER: Final = (
     re.compile(r"attn_(q|k|v|gate)\.weight$"),
     re.compile(r"mlp_(gate|up)\.weight$"),
+    re.compile(r"mixer_(in|gate)\.weight$"),
     re.compile(r"layers\.\d+\.cross_[kv]\.weight$"),
 )
 

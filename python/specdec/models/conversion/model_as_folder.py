@@ -49,7 +49,7 @@ FOLDER_TYPES: Final = (*_NUMBERS, *_BITS)
 _BLOCK: Final = 32  # inputs that share a scale
 # Tensors that are looked up by row.
 _TABLES: Final = ("token_embedding", "encoder.token_embedding")
-_EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias")
+_EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias", "mixer_conv")
 # Files that are not copied, because they are generated or describe the weight files.
 _OWN: Final = ("config.json", INDEX_NAME)
 _OF_TEXTS: Final = "generation_config.json"
@@ -286,8 +286,9 @@ def _check_read(
 # Fields that GGUF readers return for most architectures and that some classes lack.
 _OF_A_BLOCK: Final = frozenset(
     {
-        "attention_bias", "head_dim", "intermediate_size", "layer_norm_eps", "mlp_bias", "multi_query",
-        "num_key_value_heads", "partial_rotary_factor", "rms_norm_eps", "rope_theta",
+        "attention_bias", "attention_out_bias", "head_dim", "intermediate_size", "layer_norm_eps",
+        "mlp_bias", "multi_query", "num_key_value_heads", "partial_rotary_factor", "rms_norm_eps",
+        "rope_theta", "use_bias",
     }
 )  # fmt: skip
 
@@ -301,9 +302,8 @@ def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "architectures": [name], "model_type": FAMILIES[name].model_type, **checkpoint.fields
     }  # fmt: skip
-    for bias, of in (("attention_bias", "qkv_bias"), ("mlp_bias", "mlp_bias")):
-        if config[of]:
-            fields[bias] = True
+    fields |= {"attention_bias": config["qkv_bias"], "use_bias": config["qkv_bias"]}
+    fields |= {"attention_out_bias": config["out_bias"], "mlp_bias": config["mlp_bias"]}
     fields["bos_token_id"] = checkpoint.bos_id
     ends = list(checkpoint.eos_ids)
     fields["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None

@@ -8,7 +8,20 @@ from typing import Final
 
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import attention, deepseek_router, encoder_decoder, gpt, llama, moe
+from specdec.models.families import (
+    attention,
+    deepseek_router,
+    encoder_decoder,
+    exaone,
+    fairseq,
+    glm,
+    gpt,
+    hybrid,
+    lfm2,
+    llama,
+    moe,
+    nemotron,
+)
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source, coded_sources
 
@@ -17,30 +30,40 @@ __all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "c
 FAMILIES: Final[Mapping[str, Family]] = (
     llama.FAMILIES
     | attention.FAMILIES
+    | exaone.FAMILIES
+    | glm.FAMILIES
+    | nemotron.FAMILIES
     | gpt.FAMILIES
+    | lfm2.FAMILIES
+    | fairseq.FAMILIES
     | moe.FAMILIES
     | deepseek_router.FAMILIES
+    | hybrid.FAMILIES
     | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
 
 _MODEL_TYPES: Final = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
 
+# Types whose configurations differ from Llama's, although transformers computes them by its class.
+_OWN_CONFIGURATION: Final = ("exaone", "internlm3", "iquestcoder")
+
 # Alternative names in files.
 _ALIASES: Final[Mapping[str, str]] = {
     "LLaMAForCausalLM": "LlamaForCausalLM",
     "MPTForCausalLM": "MptForCausalLM",
+    "Ernie4_5_ForCausalLM": "Ernie4_5ForCausalLM",
 }
 
 # Reasons for known but unsupported architectures, by prefixes of their names.
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Qwen3Next", "Qwen3_5", "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4MoeLite",
+        "Dbrx", "Jetmoe", "Glm4MoeLite", "Lfm2Moe",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",
@@ -49,6 +72,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "is part of an encoder-decoder, or has another head": (
         "T5", "MT5", "UMT5", "Bart", "MBart", "Marian", "M2M100",
     ),
+    "has biases in the norms of queries and keys": ("Persimmon",),
     "shares keys and values between layers": ("Gemma3n",),
     "scales the residual stream after each layer": ("Gemma4",),
     "has gated attention": ("Laguna",),
@@ -66,6 +90,8 @@ def architecture_of(fields: Fields, file: Path) -> str:
         raise fields.error("architectures", "a list of names")
     supported = "an architecture listed in docs/MODELS.md"
     if named:
+        if named[0] == "LlamaForCausalLM" and fields.raw("model_type") in _OWN_CONFIGURATION:
+            return _MODEL_TYPES[str(fields.raw("model_type"))]
         for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
                 model_type = fields.raw("model_type")

@@ -60,6 +60,10 @@ class ConfigReader:
         """Return a reader with defaults for absent fields."""
         return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
 
+    def name(self, one: str, other: str) -> str:
+        """Return which of two names of a field the file uses."""
+        return other if self.fields.has(other) and not self.fields.has(one) else one
+
     def with_single(self, *names: str) -> ConfigReader:
         """Return a reader in which lists of equal values, one for each layer, are that value."""
         values = {name: self.fields.raw(name) for name in names}
@@ -162,7 +166,9 @@ class ConfigReader:
 
     # ------------------------------------------------------------------------------------ layers
 
-    def layer_types(self, n_layer: int, default: Sequence[str] | int) -> list[str]:
+    def layer_types(
+        self, n_layer: int, default: Sequence[str] | int, names: Sequence[str] = LAYER_TYPES
+    ) -> list[str]:
         """Read ``layer_types``; ``default`` may be a period, whose last layer has full attention."""
         layer_types = self.fields.raw("layer_types")
         if layer_types is None:
@@ -173,8 +179,8 @@ class ConfigReader:
             raise self.fields.error("layer_types", "a list of names")
         if len(layer_types) != n_layer:
             raise self.fields.error("layer_types", f"one name for each of {n_layer} layers")
-        if not set(layer_types) <= set(LAYER_TYPES):
-            raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
+        if not set(layer_types) <= set(names):
+            raise self.fields.unsupported("layer_types", f"names among {', '.join(names)}")
         return layer_types
 
     def without_windows(self) -> dict[str, Any]:
@@ -207,6 +213,7 @@ class ConfigReader:
         fraction: float = 1.0,
         fraction_name: str = "partial_rotary_factor",
         scaled: bool = True,
+        base: float | None = None,
         alpha: bool = False,
         original_n_ctx: int | None = None,
         rope_types: Mapping[str, str] = _ROPE_TYPES,
@@ -217,13 +224,15 @@ class ConfigReader:
         Defaults. `theta_name`, `fraction_name`: Fields outside ``rope_parameters``. `original_n_ctx`:
         Overrides the original context. `partial`: Whether the family supports rotating a fraction of a head.
         `scaled`: Whether ``rope_scaling`` applies to these layers. `alpha`: Whether ``alpha`` makes dynamic
-        scaling constant. `rope_types`: Accepted names of scalings.
+        scaling constant. `base`: Overrides the base. `rope_types`: Accepted names of scalings.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
         rope = self._rope_fields(layer_type, scaled)
         rope.skip("finetuned", "max_position_embeddings")  # a note on training, and a repeated size
-        base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        rope.skip("mrope_interleaved", "mrope_section")  # of images; all of a text's positions are equal
+        stated = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
+        base = stated if base is None else base
         rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
         rope_type = rope.choice(key, rope_types, default="default")

@@ -220,20 +220,20 @@ _T5 = {
 _BIAS = "final_logits_bias"
 
 # Bound for computed tables, whose length no tensor confirms.
-_MOST_POSITIONS = 1 << 15
+MOST_POSITIONS = 1 << 15
 
 
-def _side(name: str, config: Config) -> dict[str, Named]:
-    """Return the tensors of one side without embeddings, with norms by their position."""
+def side(name: str, config: Config) -> dict[str, Named]:
+    """Return the tensors of a decoder or encoder without embeddings, with norms by their position."""
     position = "post_norm" if config["norm_position"] == "residual" else "norm"
     parts = {"attn": ".self_attn", "cross": ".encoder_attn", "mlp": ".final"}
     norms: Any = {f"{part}_{position}": f"{of}_layer_norm" for part, of in parts.items()}
     return named(
-        f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
+        f"{name}.layers.{{i}}", embedding_norm=f"{name}.layernorm_embedding",
         attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
         attn_out=".self_attn.out_proj", cross_q=".encoder_attn.q_proj", cross_k=".encoder_attn.k_proj",
         cross_v=".encoder_attn.v_proj", cross_out=".encoder_attn.out_proj", mlp_up=".fc1", mlp_down=".fc2",
-        output_norm=f"model.{name}.layer_norm", **norms,
+        output_norm=f"{name}.layer_norm", **norms,
     )  # fmt: skip
 
 
@@ -245,12 +245,12 @@ def _bart_like_tensors(config: Config, positions: Callable[[Shape], Array] | Non
             return offset(f"model.{side}.embed_positions.weight", 2)
         return Named("", keeps_rows=False, make=positions)
 
-    decoder = _side("decoder", config) | {
+    decoder = side("model.decoder", config) | {
         **named(token_embedding="model.shared.weight", head="lm_head.weight"),
         "position_embedding": table("decoder"),
         "head_bias": row(_BIAS),
     }
-    encoder = _side("encoder", config) | {
+    encoder = side("model.encoder", config) | {
         **named(token_embedding="model.encoder.embed_tokens.weight"),
         "position_embedding": table("encoder"),
     }
@@ -268,7 +268,7 @@ def _marian_positions(shape: Shape) -> Array:
 _M2M_FIRST = 2  # position of the first token, after padding
 
 
-def _m2m_positions(shape: Shape) -> Array:
+def m2m_positions(shape: Shape) -> Array:
     """Return sines, then cosines, of float32 angles, as in fairseq."""
     n_rows, half = shape[0], shape[1] // 2
     step = np.float32(-math.log(10_000) / (half - 1))
@@ -291,7 +291,7 @@ def _read_bart_like(
 ) -> dict[str, Any]:
     """Read BART's configuration; ``n_ctx``: decoder context; ``scaled``: default of ``scale_embedding``."""
     fields = reader.fields
-    n_positions = fields.integer("max_position_embeddings", default=1024, maximum=_MOST_POSITIONS)
+    n_positions = fields.integer("max_position_embeddings", default=1024, maximum=MOST_POSITIONS)
 
     def side(name: str, context: int) -> dict[str, Any]:
         sizes = reader.sizes(
@@ -321,7 +321,7 @@ def _read_marian(reader: ConfigReader) -> dict[str, Any]:
     """Read Marian, with two vocabularies if ``share_encoder_decoder_embeddings`` is false."""
     fields = reader.fields
     shared = fields.boolean("share_encoder_decoder_embeddings", default=True)
-    n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
+    n_ctx = reader.context(default=1024, maximum=MOST_POSITIONS)
     config = _read_bart_like(reader, n_ctx=n_ctx, head_bias=True, shared=shared, **_AFTER)
     if not shared:
         config["n_vocab"] = fields.integer("decoder_vocab_size", default=config["n_vocab"])
@@ -334,7 +334,7 @@ def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
     fields.require("pad_token_id", 1, because="positions start after it")
     if fields.integer("d_model") < 4:
         raise fields.error("d_model", "at least 4: positions need two frequencies")
-    n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
+    n_ctx = reader.context(default=1024, maximum=MOST_POSITIONS)
     return _read_bart_like(reader, n_ctx=n_ctx, activation="relu", scaled=True, norm_position="before")
 
 
@@ -369,7 +369,7 @@ _BART = {
     "BartForConditionalGeneration": _bart_family(_read_bart, None, "bart", 50265),
     "MBartForConditionalGeneration": _bart_family(_read_mbart, None, "mbart", 50265),
     "MarianMTModel": _bart_family(_read_marian, _marian_positions, "marian", 58101),
-    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_positions, "m2m_100", 128112),
+    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, m2m_positions, "m2m_100", 128112),
 }
 
 

@@ -45,9 +45,10 @@ class Named:
     `name`: In the file, with ``{i}`` for the layer and ``{e}`` for the expert, without ".weight" or ".bias".
     `view`: From (file tensor, model shape, configuration) to the model tensor. `shape_there`: From (model
     shape, configuration) to the shape in the file. `keeps_rows`: Whether the model's rows are whole rows of
-    the file, in some order. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the
-    first axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
-    Replacements of ".weight" and ".bias". `plus`: Added to stored values. `heads`: "n_head" or "n_kv_head":
+    the file, in some order. `moves_inputs`: Whether `view` orders the inputs of a row instead, by whole
+    blocks of 32. `inputs_first`: Whether the file stores [inputs, outputs]. `index`: Expert on the first
+    axis; None: the whole tensor. `coded`: Entry of the quantized tensor, if it differs. `suffixes`:
+    Replacements of ".weight" and ".bias". `plus`: Added to stored weights. `heads`: "n_head" or "n_kv_head":
     one stored tensor per head. `make`: Computes a tensor that no file holds, f32, from its shape.
     """
 
@@ -55,6 +56,7 @@ class Named:
     view: Callable[[Array, Shape, Config], Array] = lambda array, shape, config: array
     shape_there: Callable[[Shape, Config], Shape] = lambda shape, config: shape
     keeps_rows: bool = True
+    moves_inputs: bool = False
     inputs_first: bool = False
     index: int | None = None
     coded: Named | None = None
@@ -112,6 +114,9 @@ class Named:
         view = self.view(whole, shape, config)
         if np.may_share_memory(view, whole):
             view[...] = array - np.float32(self.plus) if self.plus else array
+        elif self.moves_inputs:
+            inputs = np.arange(whole.shape[1])
+            whole[:, self.view(inputs[None], shape, config)[0]] = array
         elif whole.ndim == len(shape):  # rows in another order
             whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
@@ -205,14 +210,20 @@ def _halves_of(config: Config) -> NDArray[np.int64]:
     return np.concatenate([turned, np.arange(2 * n_freq, size)])
 
 
-def interleaved(name: str) -> Named:
-    """Return the entry of queries or keys with interleaved RoPE, permuted to the core's half-split order."""
+def turned(entry: Named) -> Named:
+    """Permute an entry of queries or keys with interleaved RoPE to the core's half-split order."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
-        heads = array.reshape(-1, config["d_head"], *array.shape[1:])
+        rows = entry.view(array, shape, config)
+        heads = rows.reshape(-1, config["d_head"], *rows.shape[1:])
         return heads[:, _halves_of(config)].reshape(shape)
 
-    return Named(name, view)
+    return dataclasses.replace(entry, view=view)
+
+
+def interleaved(name: str) -> Named:
+    """Return the entry of queries or keys with interleaved RoPE."""
+    return turned(Named(name))
 
 
 def _by_head(shape: Shape, config: Config) -> Shape:
@@ -259,7 +270,7 @@ class Source:
     @property
     def is_rows(self) -> bool:
         """Whether its rows are whole rows of the file, in some order, with the file's values."""
-        return self.entry.keeps_rows and self.entry.is_view
+        return self.entry.keeps_rows and self.entry.is_view and not self.entry.moves_inputs
 
     def of_codes(self) -> Source:
         """Return the source of the tensor in a quantized file."""
@@ -391,6 +402,8 @@ class Family:
             found: list[tuple[Named, list[str]]] = []
             for entry in options:
                 one = entry.of_expert(expert) if expert else entry
+                if suffix == ".bias" and one.plus:
+                    one = dataclasses.replace(one, plus=0.0)
                 stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]
                 found.append((one, stored))
                 if all(map(held, stored)):

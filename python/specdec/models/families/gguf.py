@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnsupportedModelError
-from specdec.models.families import mtp
+from specdec.models.families import hybrid, mtp
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
     Array,
@@ -32,6 +32,7 @@ from specdec.models.families.family import (
     interleaved_norms,
     named,
     rows_of_heads,
+    turned,
 )
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.moe import stacked
@@ -63,11 +64,22 @@ _TENSORS: Final[dict[str, Named | Either]] = {
 # Queries and keys with interleaved RoPE.
 _TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_k")
 _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
+_FUSED_TURNED = {
+    name: Either(tuple(turned(option) for option in entry.options)) if isinstance(entry, Either) else entry
+    for name, entry in _TENSORS.items() if name in ("attn_q", "attn_k")
+}  # fmt: skip
+_GLM = _TENSORS | _FUSED_TURNED | halves(f"{_BLOCK}.ffn_up")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GLM4_MOE = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm")
+_QWEN3_5 = _GLM4_MOE | hybrid.of_gguf(_BLOCK)
+_QWEN3_NEXT = _QWEN3_5 | hybrid.of_grouped_gguf(_BLOCK)
 _AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
+_LFM2 = _TENSORS | named(
+    _BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj", mixer_out=".shortconv.out_proj"
+)
+_LFM2["mixer_conv"] = hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -99,6 +111,7 @@ _EPSILON: Final = "attention.layer_norm_epsilon"
 _WINDOW: Final = "attention.sliding_window"
 _SHARED_WIDTH: Final = "expert_shared_feed_forward_length"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
+_RECURRENT: Final = "attention.recurrent_layers"
 
 Rows = dict[str, str | Callable[[Metadata], Any]]
 """Field of a config.json to its key, or to a function. Sizes and epsilons are required."""
@@ -111,7 +124,7 @@ def _block(m: Metadata) -> dict[str, Any]:
         "num_hidden_layers": m.n_layer,
         "num_attention_heads": n_head,
         "num_key_value_heads": m.get("attention.head_count_kv", n_head),
-        "intermediate_size": m.integer("feed_forward_length"),
+        "intermediate_size": (m.get if m.get("expert_count") else m.integer)("feed_forward_length"),
         "max_position_embeddings": m.integer("context_length"),
         "head_dim": m.d_head,
         "rms_norm_eps": m.amount("attention.layer_norm_rms_epsilon", None),
@@ -193,6 +206,14 @@ def _granite(m: Metadata) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
+def _lfm2(m: Metadata) -> dict[str, Any]:
+    return {
+        "layer_types": ["full_attention" if attends else "conv" for attends in m.attending()],
+        "conv_L_cache": m.integer("shortconv.l_cache"),
+        "norm_eps": m.amount("attention.layer_norm_rms_epsilon"),
+    }
+
+
 def _granite_moe(m: Metadata) -> dict[str, Any]:
     n_shared = m.get(_SHARED_WIDTH)
     return _granite(m) | _llama(m) | ({"shared_intermediate_size": n_shared} if n_shared else {})
@@ -237,6 +258,12 @@ def _partly_turned(m: Metadata) -> dict[str, Any]:
     return {"partial_rotary_factor": 1.0} | _block(m)
 
 
+def _glm(m: Metadata) -> dict[str, Any]:
+    if m.has("rope.dimension_sections"):  # whose files have rows of queries and keys in another order
+        raise m.unsupported("rope.dimension_sections", "no such field: positions are numbers")
+    return _partly_turned(m)
+
+
 def _stablelm(m: Metadata) -> dict[str, Any]:
     m.skip("use_parallel_residual")  # implied by the absence of a second norm
     return {
@@ -275,6 +302,26 @@ def _falcon(m: Metadata) -> dict[str, Any]:
         "num_ln_in_parallel_attn": 2 if two_norms else 1,
         "layer_norm_epsilon": m.amount(_EPSILON),
     }
+
+
+def _hybrid(m: Metadata) -> dict[str, Any]:
+    """Return a block with the sizes and layers of the delta rule."""
+    m.skip("rope.dimension_sections")  # of images; all of a text's positions are equal
+    n_head, n_values = m.integer("ssm.time_step_rank"), m.integer("ssm.inner_size")
+    if n_values % n_head:
+        raise m.error("ssm.inner_size", f"a multiple of ssm.time_step_rank, which is {n_head}")
+    fields = {
+        "linear_conv_kernel_dim": m.integer("ssm.conv_kernel"),
+        "linear_key_head_dim": m.integer("ssm.state_size"),
+        "linear_num_key_heads": m.integer("ssm.group_count"),
+        "linear_num_value_heads": n_head,
+        "linear_value_head_dim": n_values // n_head,
+        "full_attention_interval": m.get("full_attention_interval", 4),
+    }
+    recurrent = m.pattern(_RECURRENT, m.n_layer)
+    if recurrent is not None:
+        fields["layer_types"] = ["linear_attention" if flag else "full_attention" for flag in recurrent]
+    return _partly_turned(m) | fields
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -406,6 +453,27 @@ def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
     return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
 
 
+def _kv_heads(config: Config, fields: Fields) -> list[int]:
+    return [config["n_kv_head"] if mixer == "attention" else 0 for mixer in config["mixers"]]
+
+
+def _interval(config: Config, fields: Fields) -> int:
+    """Return the period of attention, for programs that do not read a list of layers."""
+    given = fields.get("full_attention_interval")
+    mixers = config["mixers"]
+    return given if isinstance(given, int) else mixers.index("attention") + 1 if "attention" in mixers else 4
+
+
+def _sections(config: Config, fields: Fields) -> Array:
+    """Return the parts of rotated pairs for the positions of images."""
+    given = _scaling_of(fields).get("mrope_section")
+    return np.array([*(given if isinstance(given, list) else (11, 11, 10)), 0], np.int32)
+
+
+def _any_pattern(config: Config, fields: Fields) -> list[bool] | None:
+    return _gemma3_pattern(config, fields) if config["sliding_window"] else None
+
+
 def _first_mixture(config: Config, fields: Fields) -> int:
     return (config.get("mixtures") or [1]).index(1)
 
@@ -474,11 +542,19 @@ class Architecture:
         return dataclasses.replace(like, tensors=self.tensors, mtp=mtp.GGUF, **own)
 
 
+_HYBRID_KEYS: WrittenRows = {
+    "ssm.conv_kernel": "conv_width", "ssm.state_size": "d_mixer_key", "ssm.group_count": "n_mixer_key_head",
+    "ssm.time_step_rank": "n_mixer_value_head",
+    "ssm.inner_size": lambda config, _: config["n_mixer_value_head"] * config["d_mixer_value"],
+    _RECURRENT: lambda config, _: [mixer == "delta" for mixer in config["mixers"]],
+    "full_attention_interval": _interval,
+}  # fmt: skip
+_QWEN3_5_KEYS = _HYBRID_KEYS | {"rope.dimension_sections": _sections}
 _QWEN_MOE: Rows = {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": _SHARED_WIDTH,
-    "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name == "qwen3moe"),
+    "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name != "qwen2moe"),
 }  # fmt: skip
 _CLIPPED: Rows = {"clip_qkv": "attention.clamp_kqv"}
 _OLMOE: Rows = _CLIPPED | {
@@ -509,6 +585,12 @@ _AFMOE_ROWS: Rows = {
     "num_dense_layers": _CORRECTED["first_k_dense_replace"],
     "num_shared_experts": _DEEPSEEK["n_shared_experts"],
     "route_scale": _CORRECTED["routed_scaling_factor"], "mup_enabled": lambda m: True,
+}  # fmt: skip
+_LFM2_MOE: Rows = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "num_dense_layers": _CORRECTED["first_k_dense_replace"],
+    "routed_scaling_factor": _CORRECTED["routed_scaling_factor"],
 }  # fmt: skip
 _GPT_OSS_ROWS: Rows = {
     "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
@@ -551,6 +633,7 @@ _MIXED: WrittenRows = {"expert_count": "n_experts", "expert_used_count": "n_expe
 _EXPERTS: WrittenRows = _MIXED | {
     "expert_feed_forward_length": "d_expert", _SHARED_WIDTH: "d_shared_expert"
 }  # fmt: skip
+_LFM2_KEYS: WrittenRows = {"attention.head_count_kv": _kv_heads, "shortconv.l_cache": "conv_width"}
 _GATING: Final = {"softmax": 1, "sigmoid": 2}
 _CORRECTED_KEYS: WrittenRows = _MIXED | {
     "expert_feed_forward_length": "d_expert", "leading_dense_block_count": _first_mixture,
@@ -590,16 +673,46 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
         "LlamaForCausalLM", (_block, _llama), _TURNED, _MIXED,
         chosen=lambda m: "MixtralForCausalLM" if m.get("expert_count") else "LlamaForCausalLM",
-        also=("MistralForCausalLM", "MixtralForCausalLM"),
+        also=(
+            "MistralForCausalLM", "MixtralForCausalLM", "InternLM3ForCausalLM", "IQuestCoderForCausalLM"
+        ),
     ),
     "mistral3": Architecture("Ministral3ForCausalLM", (_mistral3,), _TURNED, _MISTRAL3_KEYS),
     "smollm3": Architecture("SmolLM3ForCausalLM", tensors=_TURNED),
     "granite": Architecture("GraniteForCausalLM", (_block, _granite), _TURNED, _GRANITE_KEYS),
+    "seed_oss": Architecture("SeedOssForCausalLM", tensors=_GLM4_MOE),
+    "exaone": Architecture("ExaoneForCausalLM"),
+    "exaone4": Architecture(
+        "Exaone4ForCausalLM", (_block, _windows, _SOME_WINDOW),
+        written=_WINDOWED | {"attention.sliding_window_pattern": _any_pattern},
+    ),
+    "chatglm": Architecture("GlmForCausalLM", (_glm,), _GLM),
+    "glm4": Architecture("Glm4ForCausalLM", (_glm,), _GLM),
+    "ernie4_5": Architecture("Ernie4_5ForCausalLM", tensors=_TURNED),
+    "nemotron": Architecture("NemotronForCausalLM", (_partly_turned, {"norm_eps": _EPSILON})),
+    "arcee": Architecture("ArceeForCausalLM", tensors=_TURNED),
+    "jais2": Architecture("Jais2ForCausalLM"),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM", (_block, _lfm2, {"block_auto_adjust_ff_dim": lambda m: False}), _LFM2, _LFM2_KEYS
+    ),
+    "lfm2moe": Architecture(
+        "Lfm2MoeForCausalLM", (_block, _lfm2, _LFM2_MOE), _LFM2, _CORRECTED_KEYS | _LFM2_KEYS
+    ),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
+    "qwen35": Architecture(
+        "Qwen3_5ForCausalLM", (_hybrid,), _QWEN3_5, _QWEN3_5_KEYS, also=("Qwen3_5ForConditionalGeneration",)
+    ),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM", (_hybrid, _QWEN_MOE), _QWEN3_5, _EXPERTS | _QWEN3_5_KEYS,
+        also=("Qwen3_5MoeForConditionalGeneration",),
+    ),
+    "qwen3next": Architecture(
+        "Qwen3NextForCausalLM", (_hybrid, _QWEN_MOE), _QWEN3_NEXT, _EXPERTS | _HYBRID_KEYS, fused=True
+    ),
     "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
     "glm4moe": Architecture(
         "Glm4MoeForCausalLM", (_partly_turned, _DEEPSEEK, {"use_qk_norm": _has_qk_norm}), _GLM4_MOE,

@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.fields import Fields
 from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
     NO_BIASES,
+    Array,
+    Config,
     Family,
+    Named,
+    Shape,
     absent,
     absent_gpt,
     absent_neo,
@@ -28,6 +31,7 @@ from specdec.models.families.family import (
     named,
     offset,
     transposed,
+    turned,
     wrong_shape,
 )
 from specdec.models.families.llama import LLAMA, rotary
@@ -302,6 +306,28 @@ def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _codegen(role: str) -> Named:
+    """Return the entry of queries, values or keys in four pieces of such rows each."""
+
+    def view(array: Array, shape: Shape, config: Config) -> Array:
+        pieces = array.reshape(4, 3, shape[0] // 4, *array.shape[1:])
+        return pieces[:, "qvk".index(role)].reshape(shape)
+
+    return Named(f"{_H}.attn.qkv_proj", view, lambda shape, _: (3 * shape[0], *shape[1:]))
+
+
+_CODEGEN = _GPTJ | {
+    "attn_q": turned(_codegen("q")), "attn_k": turned(_codegen("k")), "attn_v": _codegen("v")
+}  # fmt: skip
+
+
+def _read_codegen(reader: ConfigReader) -> dict[str, Any]:
+    config = _read_gptj(reader)
+    if config["d_model"] % 4:
+        raise reader.fields.error("n_embd", "a multiple of 4, the pieces of a matrix")
+    return config
+
+
 def _read_phi(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes()
     fields.require("qk_layernorm", False, because="norms of queries and keys have no biases")
@@ -331,19 +357,14 @@ def _mpt_slopes(n_head: int, bias_max: int) -> list[float]:
     return slopes if power == n_head else (slopes[1::2] + slopes[::2])[:n_head]
 
 
-def _name(fields: Fields, one: str, other: str) -> str:
-    """Return which of two names the file uses."""
-    return other if fields.has(other) and not fields.has(one) else one
-
-
 def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     because = "the residual is taken before the norm"
     fields.require("apply_residual_connection_post_layernorm", False, because=because)
     names = {
-        "d_model": _name(fields, "hidden_size", "n_embed"),
-        "n_head": _name(fields, "n_head", "num_attention_heads"),
-        "n_layer": _name(fields, "n_layer", "num_hidden_layers"),
+        "d_model": reader.name("hidden_size", "n_embed"),
+        "n_head": reader.name("n_head", "num_attention_heads"),
+        "n_layer": reader.name("n_layer", "num_hidden_layers"),
     }
     sizes = reader.sizes(**_GPT2_SIZES | names)
     return _read(
@@ -392,7 +413,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
     """Read Falcon, with RoPE or, in the first models, ALiBi."""
     fields = reader.fields
     sizes = reader.sizes(
-        d_model=_name(fields, "hidden_size", "n_embed"),
+        d_model=reader.name("hidden_size", "n_embed"),
         n_kv_head="num_kv_heads",
         d_ff="ffn_hidden_size",
         default_d_ff=4,
@@ -460,6 +481,10 @@ FAMILIES = {
     "GPTJForCausalLM": _transformer(
         _read_gptj, _GPTJ, "gptj", absent_gpt(4096, 28, 16, 50400, 2048),
         harmless=("n_ctx", "rotary", "scale_attn_weights"),
+    ),
+    "CodeGenForCausalLM": _transformer(
+        _read_codegen, _CODEGEN, "codegen", absent_gpt(4096, 28, 16, 50400, 2048),
+        harmless=("n_ctx", "scale_attn_weights"),
     ),
     "PhiForCausalLM": Family(_read_phi, _PHI, "phi", absent(2048, 8192, 24, 32, 51200, 2048)),
     "BloomForCausalLM": _transformer(_read_bloom, _BLOOM, "bloom", _BLOOM_ABSENT, harmless=_BLOOM_HARMLESS),

@@ -34,7 +34,7 @@ LLAMA = named(
     attn_out=".self_attn.o_proj", mlp_norm=".post_attention_layernorm", mlp_gate=".mlp.gate_proj",
     mlp_up=".mlp.up_proj", mlp_down=".mlp.down_proj",
 )  # fmt: skip
-_OLMO2 = LLAMA | named(
+OLMO2 = LLAMA | named(
     _LAYER, attn_post_norm=".post_attention_layernorm", mlp_post_norm=".post_feedforward_layernorm"
 )
 _PHI3 = LLAMA | fused_rows(f"{_LAYER}.self_attn.qkv_proj") | halves(f"{_LAYER}.mlp.gate_up_proj")
@@ -51,6 +51,9 @@ _COHERE = LLAMA | {
     **named(_LAYER, interleaved, attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj"),
     **named(_LAYER, interleaved_norms, attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm"),
 }
+_VAULTGEMMA = _GEMMA | named(_LAYER, plus_one, mlp_norm=".pre_feedforward_layernorm")
+_GRANITE_SWA = LLAMA | named(_LAYER, attn_sinks=".self_attn.sinks")
+_HYPERCLOVAX = LLAMA | named(_LAYER, attn_post_norm=".post_norm1", mlp_post_norm=".post_norm2")
 _STABLELM = LLAMA | {
     "attn_q_norm": head_norms(f"{_LAYER}.self_attn.q_layernorm.norms", "n_head"),
     "attn_k_norm": head_norms(f"{_LAYER}.self_attn.k_layernorm.norms", "n_kv_head"),
@@ -194,19 +197,104 @@ def _smollm3(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _granite(reader: ConfigReader) -> dict[str, Any]:
+def _cwm(reader: ConfigReader) -> dict[str, Any]:
+    """Read CWM: windows except in every fourth layer from the first."""
+    sizes = reader.sizes(absent_kv_head=8)
+    _without_biases(reader, "CwmForCausalLM")
+    layer_types = reader.layer_types(sizes["n_layer"], _first_of_four_full(sizes["n_layer"]))
+    windows = reader.windows(layer_types, default=8192)
+    return llama_like(reader, sizes=sizes, theta=1_000_000.0, norm_eps=1e-5, **windows)
+
+
+def _first_of_four_full(n_layer: int) -> list[str]:
+    return ["sliding_attention" if i % 4 else "full_attention" for i in range(n_layer)]
+
+
+def _seed_oss(reader: ConfigReader) -> dict[str, Any]:
+    """Read Seed-OSS: separate fields for biases of queries, keys and values, of outputs, and of the MLP."""
+    fields = reader.fields
+    return llama_like(
+        reader,
+        sizes=reader.sizes(absent_kv_head=8),
+        qkv_bias=fields.boolean("attention_bias", default=True),
+        out_bias=fields.boolean("attention_out_bias", default=False),
+        mlp_bias=fields.boolean("mlp_bias", default=False),
+    )
+
+
+def _internlm3(reader: ConfigReader) -> dict[str, Any]:
+    """Read InternLM 3: Llama's block; ``bias`` is that of outputs and the MLP."""
+    fields = reader.fields
+    bias = fields.boolean(reader.name("mlp_bias", "bias"), default=False)
+    return llama_like(
+        reader,
+        sizes=reader.sizes(absent_kv_head=2),
+        norm_eps=1e-5,
+        qkv_bias=fields.boolean(reader.name("attention_bias", "qkv_bias"), default=False),
+        out_bias=bias,
+        mlp_bias=bias,
+    )
+
+
+def _iquestcoder(reader: ConfigReader) -> dict[str, Any]:
+    fields = reader.fields
+    fields.require("clip_qkv", None, because="queries, keys and values are not clamped")
+    fields.require("use_sliding_window", False, because="layers have no windows")
+    mlp_bias = fields.boolean("mlp_bias", default=False)
+    windows = reader.without_windows()
+    return llama_like(
+        reader, sizes=reader.sizes(absent_kv_head=8), norm_eps=1e-5, bias=False, mlp_bias=mlp_bias, **windows
+    )
+
+
+def _granite(
+    reader: ConfigReader, sizes: dict[str, Any] | None = None, tied: bool = False, **switches: Any
+) -> dict[str, Any]:
     """Read Granite: factors of embeddings, scores, residuals and logits."""
-    fields, sizes = reader.fields, reader.sizes()
+    fields, sizes = reader.fields, sizes or reader.sizes()
     return llama_like(
         reader,
         sizes=sizes,
+        tied=tied,
         bias=False,
         mlp_bias=fields.boolean("mlp_bias", default=False),
         embedding_scale=fields.number("embedding_multiplier", default=1.0),
         residual_scale=fields.number("residual_multiplier", default=1.0),
         logit_scale=1.0 / fields.number("logits_scaling", default=1.0),
         score_scales=[fields.number("attention_multiplier", default=1.0)] * sizes["n_layer"],
+        **switches,
     )
+
+
+def _hyperclovax(reader: ConfigReader) -> dict[str, Any]:
+    """Read HyperCLOVA X: Granite whose logits are multiplied, with norms of outputs too."""
+    fields, sizes = reader.fields, reader.sizes()
+    normed = fields.boolean("use_post_norm", default=True)
+    scale = fields.number("attention_multiplier", default=sizes["d_head"] ** -0.5)
+    return _granite(reader, sizes) | {
+        "logit_scale": fields.number("logits_scaling", default=1.0),
+        "score_scales": [scale] * sizes["n_layer"],
+        "norm_position": "both" if normed else "before",
+    }
+
+
+def _granite_swa(reader: ConfigReader) -> dict[str, Any]:
+    """Read Granite with attention sinks, windows and RoPE bases by layer; base 0 means no positions."""
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
+    n_layer = sizes["n_layer"]
+    turning: tuple[Rotation, ...] = (reader.rotation(sizes["d_head"]),)
+    rotations = [0] * n_layer
+    if fields.raw("layer_rope_theta") is not None:
+        expected = "a finite number, at least 0"
+        bases = fields.numbers("layer_rope_theta", n_layer, expected, lambda base: base >= 0)
+        different = sorted({*bases} - {0.0})
+        turning = tuple(reader.rotation(sizes["d_head"], base=base) for base in different) or turning
+        rotations = [different.index(base) if base else -1 for base in bases]
+    layer_types = reader.layer_types(n_layer, _first_of_four_full(n_layer))
+    return _granite(
+        reader, sizes, tied=True, norm_eps=1e-5, turning=turning, rotations=rotations, attn_sinks=True,
+        **reader.windows(layer_types, default=128),
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- Qwen, OLMo, Phi 3
@@ -285,6 +373,7 @@ def _gemma2_like(
     sizes: dict[str, Any],
     layer_types: Sequence[str],
     caps: tuple[float, float],
+    norm_position: str = "both",
     **more: Any,
 ) -> dict[str, Any]:
     """Read what Gemma 2 and 3 share; ``caps``: default soft caps of scores and logits."""
@@ -292,7 +381,7 @@ def _gemma2_like(
     return _gemma_like(
         reader,
         sizes,
-        norm_position="both",
+        norm_position=norm_position,
         activation=reader.activation("hidden_activation", "gelu_pytorch_tanh"),
         score_scales=[scale] * sizes["n_layer"],
         attn_softcap=reader.optional_number("attn_logit_softcapping", caps[0]),
@@ -302,9 +391,9 @@ def _gemma2_like(
     )
 
 
-def _gemma2(reader: ConfigReader) -> dict[str, Any]:
+def _gemma2(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     sizes = reader.sizes(absent_kv_head=4, default_d_head=256)
-    return _gemma2_like(reader, sizes, reader.layer_types(sizes["n_layer"], 2), (50.0, 30.0))
+    return _gemma2_like(reader, sizes, reader.layer_types(sizes["n_layer"], 2), (50.0, 30.0), **switches)
 
 
 def _gemma3(reader: ConfigReader) -> dict[str, Any]:
@@ -380,6 +469,11 @@ _MINISTRAL3_ROPE = YARN | {
 }  # fmt: skip
 _MINISTRAL3_ABSENT = absent(4096, 14336, 34, 32, 131072, 262144) | {"rope_parameters": _MINISTRAL3_ROPE}
 _MISTRAL_ABSENT = absent(4096, 14336, 32, 32, 32000, 131072)
+_CWM_ROPE = {
+    "rope_type": "llama3", "rope_theta": 1_000_000.0, "factor": 16.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
+_CWM_ABSENT = absent(6144, 21504, 64, 48, 128256, 131072) | {"rope_parameters": _CWM_ROPE, "head_dim": 128}
 _GEMMA3_ABSENT = absent(2304, 9216, 26, 8, 262208, 131072)
 _COHERE_ABSENT = absent(8192, 22528, 40, 64, 256000, 8192)
 _OLMO_ABSENT = absent(4096, 11008, 32, 32, 50304, 2048)
@@ -394,6 +488,22 @@ FAMILIES = {
     "Mistral3ForConditionalGeneration": Family(_mistral3, LLAMA, "", _MISTRAL_ABSENT, **SEEING),
     "SmolLM3ForCausalLM": Family(_smollm3, LLAMA, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)),
     "GraniteForCausalLM": Family(_granite, LLAMA, "granite", absent(4096, 11008, 32, 32, 32000, 2048)),
+    "HyperCLOVAXForCausalLM": Family(
+        _hyperclovax, _HYPERCLOVAX, "hyperclovax", absent(4096, 11008, 32, 32, 32000, 2048)
+    ),
+    "GraniteSWAForCausalLM": Family(
+        _granite_swa, _GRANITE_SWA, "granite_swa", absent(2560, 8192, 24, 20, 100352, 8192)
+    ),
+    "CwmForCausalLM": Family(_cwm, LLAMA, "cwm", _CWM_ABSENT),
+    "SeedOssForCausalLM": Family(
+        _seed_oss, LLAMA, "seed_oss", absent(4096, 27648, 64, 80, 155136, 524288) | {"head_dim": 128}
+    ),
+    "InternLM3ForCausalLM": Family(
+        _internlm3, LLAMA, "internlm3", absent(4096, 10240, 48, 32, 128512, 32768) | {"head_dim": 128}
+    ),
+    "IQuestCoderForCausalLM": Family(
+        _iquestcoder, LLAMA, "iquestcoder", absent(5120, 27648, 80, 40, 76800, 131072) | {"head_dim": 128}
+    ),
     "MiMoForCausalLM": Family(
         _mimo, LLAMA, "mimo", mtp=mtp.MIMO
     ),
@@ -409,13 +519,17 @@ FAMILIES = {
     "Gemma2ForCausalLM": Family(
         _gemma2, _GEMMA2, "gemma2", absent(2304, 9216, 26, 8, 256000, 8192), harmless=("hidden_act",)
     ),
+    "VaultGemmaForCausalLM": Family(
+        partial(_gemma2, norm_position="before"), _VAULTGEMMA, "vaultgemma",
+        absent(2304, 9216, 26, 8, 256000, 8192),
+    ),
     "Gemma3ForCausalLM": Family(
         _gemma3, _GEMMA2, "gemma3_text", _GEMMA3_ABSENT, harmless=("_sliding_window_pattern",)
     ),
     "Gemma3ForConditionalGeneration": Family(_gemma3, _GEMMA2, "", _GEMMA3_ABSENT, **SEEING),
     "OlmoForCausalLM": Family(_olmo, LLAMA, "olmo", _OLMO_ABSENT),
-    "Olmo2ForCausalLM": Family(_olmo2, _OLMO2, "olmo2", _OLMO_ABSENT),
-    "Olmo3ForCausalLM": Family(_olmo3, _OLMO2, "olmo3", _OLMO_ABSENT),
+    "Olmo2ForCausalLM": Family(_olmo2, OLMO2, "olmo2", _OLMO_ABSENT),
+    "Olmo3ForCausalLM": Family(_olmo3, OLMO2, "olmo3", _OLMO_ABSENT),
     "CohereForCausalLM": Family(_cohere, _COHERE, "cohere", _COHERE_ABSENT),
     "Cohere2ForCausalLM": Family(
         _cohere2, _COHERE, "cohere2", _COHERE_ABSENT, harmless=_COHERE2_HARMLESS

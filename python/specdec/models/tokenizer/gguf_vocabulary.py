@@ -88,9 +88,9 @@ _CASED: Final = (
 )
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
-    "gpt-2 phi-2 olmo mpt jais trillion granite-docling mellum roberta-bpe a.x-4.0": GPT2_WORDS,
+    "gpt-2 phi-2 olmo mpt jais trillion granite-docling mellum roberta-bpe a.x-4.0 exaone4": GPT2_WORDS,
     "starcoder refact command-r smollm codeshell exaone minerva-7b": ("digits", "bytes"),
-    " ".join((*_LLAMA3_WHOLE, "dbrx", "smaug-bpe")): _LLAMA3,
+    " ".join((*_LLAMA3_WHOLE, "dbrx", "smaug-bpe", "chatglm-bpe", "glm4")): _LLAMA3,
     "qwen2 stablelm2 deepseek-r1-qwen hunyuan megrez kormo": QWEN2_WORDS,
     "seed-coder": (
         rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+"

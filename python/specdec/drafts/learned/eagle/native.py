@@ -12,7 +12,7 @@ from specdec.drafts.learned.eagle.published import PublishedDraft, joined_config
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, warn
 from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.gguf_model import is_gguf_file, mtp_prefixes, read_metadata
-from specdec.models.checkpoints.hf_folder import has_codes, held_tensors
+from specdec.models.checkpoints.hf_folder import codes_reader, held_tensors
 from specdec.models.checkpoints.matching import (
     canonical_tensors,
     own_dtype,
@@ -95,10 +95,10 @@ def _in_folder(target: Model, path: Path) -> _Blocks:
     decoder = family.decoder_fields(fields)
     if family.n_mtp_blocks(decoder) != 1:
         raise decoder.unsupported(family.mtp.count(decoder), _ONE)
-    coded = has_codes(fields, family)
-    held, layer = held_tensors(path, family, coded), "model.layers.0."
+    reader = codes_reader(fields, family)
+    held, layer = held_tensors(path, family, reader), "model.layers.0."
     tensors = _of_block(target, path, family.mtp, layer, held)
-    return _Blocks(family, family.mtp, layer, tensors, coded, file)
+    return _Blocks(family, family.mtp, layer, tensors, reader is not None, file)
 
 
 def _in_gguf(target: Model, path: Path) -> _Blocks:
