@@ -133,6 +133,20 @@ def test_windows_and_slices(prefill: str) -> None:
         ask(model, model, [*text[:n], *ids_of(70, n)], cache).n_cached_tokens for n in (2490, 2400, 700, 30)
     ]
     assert found == REACHED[prefill]
+    prompts = [text, [*text[:1100], *ids_of(70)]]
+    for one, prompt in zip(specdec.generate(model, None, prompts, batch_size=2, **RUN), prompts, strict=True):
+        assert np.array_equal(one.logits, ask(model, None, prompt, None).logits)
+
+
+def test_texts_of_one_slot(models: tuple[specdec.Model, specdec.Model]) -> None:
+    """Snapshots of the text before, past where the next one leaves it, are gone."""
+    target, draft = models
+    first = ids_of(400)
+    second = [*first[:200], *ids_of(250, 1)]
+    prompts = [first, second, [*second[:430], *ids_of(50, 2)]]
+    found = specdec.generate(target, draft, prompts, batch_size=1, **RUN)
+    for one, prompt in zip(found, prompts, strict=True):
+        assert np.array_equal(one.logits, ask(target, None, prompt, None).logits)
 
 
 @needs_hooks

@@ -76,7 +76,10 @@ class PromptCache:
     If prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``), a prompt reuses whole slices of
     256 tokens of other prompts, and no generated tokens. Layers with sliding-window attention keep only the
     end of a text: a prompt that differs more than about 128 tokens before that end is processed from the
-    start. Drafts that read the target's hidden states (`drafts.DecodingHeads`) store them with the texts, 4
+    start. Layers with a recurrent state (the gated delta rule, short convolutions) can only go back to a
+    snapshot of it: every 2048 tokens, 16 tokens before the end of each prompt, and at the end of a text that
+    another continues. A session's slots each keep the last snapshots that fit in ``max_bytes / min(4 · slots,
+    16)``. Drafts that read the target's hidden states (`drafts.DecodingHeads`) store them with the texts, 4
     bytes per number; texts from calls without such a draft are processed again.
 
     The least recently used texts are dropped when the total exceeds `max_bytes`. A text that continues
@@ -87,7 +90,8 @@ class PromptCache:
     ----------
     max_bytes : int, default 1 GiB
         Maximum memory of keys and values. A token takes 2 · layers · key-value heads · head size numbers, of
-        2 bytes each in a bf16 cache. A text that is larger than this is not kept.
+        2 bytes each in a bf16 cache. Recurrent states and their snapshots, in f32, count once for each text
+        that has them. A text that is larger than this is not kept.
 
     Examples
     --------
