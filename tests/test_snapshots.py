@@ -162,6 +162,8 @@ def test_memory(models: tuple[specdec.Model, specdec.Model]) -> None:
     assert none._entries[0].text.snapshots == ()
     small = PromptCache(2 * entry.n_bytes)
     with nothing_leaks():
+        # the second prompt's snapshot takes the place of the first one's
+        specdec.generate(target, None, [text[:400], text[:700]], batch_size=1, **RUN)
         for i in range(4):
             prompt = [*text[: 2200 - 300 * i], *ids_of(120, i)]
             specdec.generate(target, draft, prompt, prompt_cache=small, **RUN)
