@@ -10,6 +10,7 @@ import pytest
 import specdec
 from specdec.reference import bits, recurrence
 from support.compiled import in_instruction_sets, prompt_logits, prompts_in_slices_of, trees_along
+from test_interrupt import WIDE, StopError, alarms, wide_model
 from worlds.canonical import VARIANTS, build, decoder_of, random_tensors
 
 N_TOKENS, D_KEY, D_VALUE = 11, 52, 32
@@ -139,3 +140,36 @@ def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     assert np.array_equal(
         decoder.forward([5], [-1])[0], prompt_logits(build(config, tensors), [*ids[:170], 5])[-1]
     )
+
+
+@pytest.mark.slow
+def test_a_pass_that_is_stopped_while_it_folds_leaves_no_trace() -> None:
+    """Some tiles have the accepted tokens, and others have them still in the log."""
+    sizes = {"n_mixer_key_head": 8, "n_mixer_value_head": 32, "d_mixer_key": 64, "d_mixer_value": 128}
+    model = wide_model(WIDE | sizes | {"mixers": ["delta", "delta"], "conv_width": 4}, "rows")
+    ids, tree, stops = list(range(200)), [-1, *range(119)], 0
+
+    def begun() -> Any:
+        decoder = decoder_of(model, max_nodes=120)
+        decoder.prefill(ids[:20])
+        decoder.forward(ids[20:60], tree[:40])
+        decoder.keep(range(35))
+        return decoder
+
+    expected = begun().forward(ids[60:180], tree)
+    for n_looks in range(1, 6):
+        left, decoder = [n_looks], begun()
+
+        def stop(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise StopError
+
+        try:
+            with alarms(stop):
+                decoder.forward(ids[60:180], tree)
+        except StopError:
+            stops += 1
+        assert decoder.n_committed == 55
+        assert np.array_equal(decoder.forward(ids[60:180], tree), expected)
+    assert stops > 1

@@ -151,7 +151,10 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if "parallel" not in found and draws.chance(0.3):
         found |= {
-            "mixers": draws.one(_each(n_layer, "attention", "convolution")), "mixer_bias": draws.chance(0.3),
+            "mixers": draws.one(_each(n_layer, "attention", "convolution", "delta")),
+            "n_mixer_key_head": draws.one(1, 2), "n_mixer_value_head": draws.one(2, 4),
+            "d_mixer_key": draws.one(1, 5, 16, 33), "d_mixer_value": draws.one(32, 64),
+            "mixer_bias": draws.chance(0.3),
             "conv_width": draws.one(1, 2, 3, 4, 7, 16), "conv_bias": draws.chance(0.3),
         }  # fmt: skip
     if draws.chance(0.3):
@@ -222,6 +225,8 @@ def _made(description: str) -> Model:
         weight += "norm.weight" in name
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
+        if name.endswith("mixer_decay.rate"):
+            weight = -np.abs(weight)
         tensors[name] = weight.astype(np.float32)
     tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes")) if d["text"] else None
     formats = {name: d[name] for name in ("dtype", "cache_dtype", "prefill")}
