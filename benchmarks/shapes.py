@@ -127,7 +127,14 @@ QWEN35: dict[str, dict[str, Any]] = {
     f"Qwen3.5-{name}": _qwen35(d_model, d_ff)
     for name, d_model, d_ff in (("0.8B", 1024, 3584), ("2B", 2048, 6144))
 }
-#: Their model types in other engines.
+#: LFM2: six of sixteen layers have attention, the others a short convolution.
+LFM2: dict[str, dict[str, Any]] = {
+    "LFM2-1.2B": _tied(16, 32, 8, d_head=64, d_model=2048, d_ff=8192, n_vocab=65536)
+    | {"qk_norm": "head", "inv_freq": (1e6 ** -(np.arange(0, 64, 2) / 64)).astype(np.float32).tolist()}
+    | {"mixers": ["attention" if i in (2, 5, 8, 10, 12, 14) else "convolution" for i in range(16)]}
+    | {"conv_width": 3},
+}
+#: Model types of `FAMILIES` in other engines.
 MODEL_TYPES = {
     "SmolLM2-360M": "llama",
     "Qwen3-0.6B": "qwen3",
@@ -147,7 +154,7 @@ NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads"
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 #: Shapes to time.
 TIMED = tuple(SHAPES)
-SHAPES |= DOUBTFUL | FAMILIES | QWEN35 | NARROW
+SHAPES |= DOUBTFUL | FAMILIES | QWEN35 | LFM2 | NARROW
 #: Four layers of L1B, for long contexts: prompts take minutes less.
 SHAPES["L1B-4"] = SHAPES["L1B"] | {"n_layer": 4, "n_ctx": 1 << 16}
 

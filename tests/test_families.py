@@ -151,6 +151,7 @@ def test_mxfp4_is_that_of_transformers():
 
 COMPARED_BELOW = (
     "LamdaForCausalLM", "MiMoForCausalLM", "Gemma3ForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
     "Mistral3ForConditionalGeneration", "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 )  # fmt: skip
@@ -160,6 +161,7 @@ _QWEN_VISION = {"depth": 1, "num_heads": 2, "out_hidden_size": 48, "num_position
 SEEING = {
     "Gemma3": ("Gemma3ForCausalLM", {"mm_tokens_per_image": 4}, {}),
     "Mistral3": ("Ministral3ForCausalLM", {}, {"model_type": "pixtral", "head_dim": 8}),
+    "Lfm2Vl": ("Lfm2ForCausalLM", {}, {}),
     "Qwen3_5": ("Qwen3_5ForCausalLM", {}, _QWEN_VISION),
     "Qwen3_5Moe": ("Qwen3_5MoeForCausalLM", {}, _QWEN_VISION),
 }

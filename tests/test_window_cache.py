@@ -1,4 +1,4 @@
-"""Layers with sliding windows cache only their windows: memory saved, and unchanged bits."""
+"""Layers with windows or convolutions cache only what rows read: memory saved, and unchanged bits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import specdec
 from allocations import bytes_held, needs_hooks
 from compiled import Decoder, Model, prompt_logits, trees_along
 from sessions import Session, all_rounds
@@ -15,6 +16,7 @@ from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_sessio
 
 # Texts wrap around the slots of these layers several times; one layer has all of them.
 CONFIG: dict[str, Any] = LLAMA | {"n_ctx": 4096, "sliding_window": 9, "windows": [9, 0, 40]}
+CONVOLUTIONS = LLAMA | {"n_ctx": 4096, "mixers": ["convolution", "attention", "convolution"], "conv_width": 5}
 N_IDS = 700
 
 
@@ -23,8 +25,10 @@ def ids(n: int = N_IDS, seed: int = 5) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="module", params=["f32", "bf16", "int8"])
+@pytest.fixture(scope="module", params=["f32", "bf16", "int8", "convolutions"])
 def model(request: pytest.FixtureRequest) -> Model:
+    if request.param == "convolutions":
+        return build(CONVOLUTIONS, random_tensors(CONVOLUTIONS))
     return build(CONFIG, random_tensors(CONFIG), dtype=request.param, cache_dtype=request.param)
 
 
@@ -33,7 +37,7 @@ def test_rows_are_those_of_the_reference_however_they_are_computed(model: Model)
     text = ids()
     found = prompt_logits(model, text)
     if model.dtype == "f32":
-        expected = reference.logits(CONFIG, random_tensors(CONFIG), text)
+        expected = reference.logits(model.config, random_tensors(model.config), text)
         np.testing.assert_allclose(found, expected, atol=5e-5)
     decoder = Decoder(model, capacity=N_IDS, max_nodes=7)
     for first in range(0, N_IDS, 7):
@@ -74,8 +78,9 @@ def test_sessions_give_plain_texts_and_bits(model: Model) -> None:
     """Drafts with their own caches, nested; prompts with long and short common prefixes."""
     common = ids(300)
     prompts = [[*common, 3], common[:150], [*common[:290], 7, 8], ids(20, seed=6)]
-    draft = build(CONFIG, perturbed(random_tensors(CONFIG), 0.03))
-    small = ("model", {"model": build(CONFIG, perturbed(random_tensors(CONFIG), 0.05, seed=2))})
+    tensors = random_tensors(model.config)
+    draft = build(model.config, perturbed(tensors, 0.03))
+    small = ("model", {"model": build(model.config, perturbed(tensors, 0.05, seed=2))})
     plain = run_session(model, None, prompts, max_new_tokens=150)
     for description in (draft, ("nested", {"model": draft, "draft": small, "gamma": 3})):
         found = run_session(model, description, prompts, max_new_tokens=150, gamma=5)
@@ -119,17 +124,42 @@ def test_a_cached_text_continues_where_its_windows_remain(model: Model, n_common
     cached, again = first.cached_text(0), session_of(prompt)
     n_known = again.begin_with(0, cached)
     assert n_known in (0, min(n_common, len(cached.tokens)))
-    assert n_known > 0 or n_common < 520
+    assert n_known > 0 or n_common < 520 or "mixers" in model.config
     for one, plain in zip(all_rounds(again), all_rounds(session_of(prompt)), strict=True):
         assert one["tokens"] == plain["tokens"] and np.array_equal(one["logits"], plain["logits"])
 
 
+def test_a_prompt_that_fails_is_read_again(model: Model) -> None:
+    """Its slices overwrite what convolutions read of the text before it; then nothing is left of that."""
+    text, tensors = ids(300), random_tensors(model.config)
+    tensors["token_embedding"][100] = 3e38
+    broken = build(model.config | {"embedding_scale": 2.0}, tensors, dtype=model.dtype)
+    expected = prompt_logits(broken, text := [token % 100 for token in text])
+    decoder = Decoder(broken, capacity=600, max_nodes=7)
+    decoder.prefill(text[:200])
+    with pytest.raises(specdec.NotFiniteError, match="position 290 is not finite"):
+        decoder.prefill([*text[:90], 100], finite=True)
+    n_left = decoder.n_committed
+    assert n_left == (0 if "mixers" in model.config else 200)
+    assert np.array_equal(decoder.prefill(text[n_left:], logits=True), expected[n_left:])
+
+
+def test_convolutions_are_chains_of_fused_multiplications() -> None:
+    config = CONVOLUTIONS | {"conv_bias": True, "mixer_bias": True}
+    tensors, text = random_tensors(config), ids(40)
+    found = prompt_logits(build(config, tensors), text)
+    assert np.array_equal(found, reference.exact_logits(config, tensors, text))
+
+
 @needs_hooks
 def test_layers_with_windows_take_the_memory_of_their_windows() -> None:
-    tensors = random_tensors(CONFIG)
     sizes = {}
-    for name, windows in {"all": [0, 0, 0], "one": [9, 0, 40], "none": [9, 9, 9]}.items():
-        model = build(CONFIG | {"windows": windows}, tensors)
+    layers: dict[str, dict[str, Any]] = {
+        "all": {"windows": [0, 0, 0]}, "one": {"windows": [9, 0, 40]}, "none": {"windows": [9, 9, 9]},
+        "convolutions": {"mixers": ["convolution"] * 3, "conv_width": 5},
+    }  # fmt: skip
+    for name, changes in layers.items():
+        model = build(CONFIG | changes, random_tensors(CONFIG | changes))
         before = bytes_held()
         decoders = [Decoder(model, capacity=n) for n in (1000, 3000)]
         sizes[name] = bytes_held() - before
@@ -137,3 +167,4 @@ def test_layers_with_windows_take_the_memory_of_their_windows() -> None:
     per_layer = 2 * 4 * 4000 * CONFIG["n_kv_head"] * 32  # keys of 8 in f32, values in panels of 32
     assert sizes["all"] - sizes["one"] > 0.9 * per_layer
     assert sizes["one"] - sizes["none"] > 0.4 * per_layer
+    assert sizes["convolutions"] < sizes["none"]

@@ -71,7 +71,8 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
         if "encoder" not in found and draws.chance(0.3):
             found["n_ctx"] = draws.one(300, 600)  # slices of a prompt
     if found.get("encoder") is not None:
-        found["switches"] = {n: v for n, v in found.get("switches", {}).items() if n != "parallel"}
+        kept = found.get("switches", {})
+        found["switches"] = {name: kept[name] for name in kept if name not in ("parallel", "mixers")}
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
@@ -91,11 +92,14 @@ def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_NOT_OF_ENCODERS = ("alibi", "windows", "head_bias", "mixers")
+
+
 def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
     """Draw the description of an encoder: bidirectional, with the decoder's embedding or its own."""
     found = draw_model(draws, encoder=None, text=False, sliding_window=0)
     kept = found.get("switches", {})
-    found["switches"] = {name: kept[name] for name in kept if name not in ("alibi", "windows", "head_bias")}
+    found["switches"] = {name: kept[name] for name in kept if name not in _NOT_OF_ENCODERS}
     found["switches"] |= {"tied": False, "output_norm": draws.chance(0.7)}
     if "relative_buckets" in kept and draws.chance(0.4):
         found["switches"]["relative_bias_by_layer"] = True
@@ -145,6 +149,11 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_position" not in found and draws.chance(0.3):
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
+    if "parallel" not in found and draws.chance(0.3):
+        found |= {
+            "mixers": draws.one(_each(n_layer, "attention", "convolution")), "mixer_bias": draws.chance(0.3),
+            "conv_width": draws.one(1, 2, 3, 4, 7, 16), "conv_bias": draws.chance(0.3),
+        }  # fmt: skip
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
         found["gated"] = draws.chance(0.5)
@@ -269,7 +278,10 @@ ADAPTER: Description = {
 }  # fmt: skip
 """What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
 
-ROLES = ("attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
+ROLES = (
+    "attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mixer_in", "mixer_out", "mlp_gate", "mlp_up",
+    "mlp_down", "head",
+)  # fmt: skip
 RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
 
@@ -309,7 +321,7 @@ def _adapted(model: Model, adapter: str) -> Model:
             ("down", "up"), (down, up), strict=True
         )]  # fmt: skip
     if not ranks:  # of layers that are mixtures, or of a head that is tied
-        return _adapted(model, json.dumps({"seed": d["seed"], "roles": ["attn_q"]}))
+        return _adapted(model, json.dumps({"seed": d["seed"], "roles": ["attn_q", "mixer_in"]}))
     core = model.core.adapted(ranks, tensors)
     return Model(
         core, model.config, ModelTexts(model.tokenizer), Path("adapted"), model.architecture,

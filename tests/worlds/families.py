@@ -108,6 +108,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "HunYuanDenseV1ForCausalLM alpha": _like("HunYuanDenseV1Config", head_dim=8, rope_parameters={"rope_type":
         "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}),
     "NanoChatForCausalLM": _like("NanoChatConfig", final_logit_softcapping=3.0),
+    "Lfm2ForCausalLM": _like("Lfm2Config", full_attn_idxs=[1], block_multiple_of=32),
+    "Lfm2ForCausalLM wide biases": _like("Lfm2Config", layer_types=["full_attention", "conv", "conv"],
+        conv_L_cache=5, conv_bias=True, block_auto_adjust_ff_dim=False, tie_word_embeddings=False),
+    "Lfm2ForCausalLM attention": _like("Lfm2Config", block_ffn_dim_multiplier=1.3),
     "SmolLM3ForCausalLM": _like("SmolLM3Config", no_rope_layers=[1, 0, 1]),
     "Phi3ForCausalLM": _like("Phi3Config", sliding_window=9),
     "Phi3ForCausalLM longrope": _like("Phi3Config", rope_parameters=dict(LONGROPE),
@@ -374,6 +378,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": _HF | {"head_dim": 12},
     "HunYuanDenseV1ForCausalLM": _HF | {"rope_scaling": {"type": "dynamic", "alpha": 50.0}},
     "NanoChatForCausalLM": _HF,
+    "Lfm2ForCausalLM": _HF | {"block_ff_dim": 24, "block_multiple_of": 8, "full_attn_idxs": [1]},
+    "Lfm2VlForConditionalGeneration": {"text_config": _HF | {"layer_types": ["conv", "full_attention"],
+        "conv_bias": True, "block_auto_adjust_ff_dim": False}},
     "PhiForCausalLM": _HF | {"partial_rotary_factor": 0.5},
     "Phi3ForCausalLM": _HF | {"rope_scaling": _LONG, "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 16},
@@ -450,6 +457,7 @@ TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if f
 """Field with the decoder's configuration, for models with vision."""
 MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
     "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl",
     "Qwen3_5ForConditionalGeneration": "qwen3_5", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
 }  # fmt: skip
 

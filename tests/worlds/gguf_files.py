@@ -94,6 +94,11 @@ def corrected(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str
     return {name: array.reshape(-1) if name.endswith("correction.bias") else array}
 
 
+def squeezed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Store the weights of a convolution as a matrix."""
+    return {name: array[:, 0] if array.ndim == 3 else array}
+
+
 def granite(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Turn queries and keys, and split gate and up of experts."""
     parts = name.split(".")
@@ -196,6 +201,8 @@ CASES = {
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
     "hunyuan-dense": Case("hunyuan-dense", "HunYuanDenseV1ForCausalLM", {"head_dim": 4, "rope_scaling":
         {"type": "dynamic", "alpha": 50.0}}, {"rope.freq_base": 2.5e7, "rope.scaling.type": "none"}),
+    "lfm2": Case("lfm2", "Lfm2ForCausalLM", {"block_ff_dim": ..., "block_auto_adjust_ff_dim": False},
+        {"attention.head_count_kv": [0, 1], "shortconv.l_cache": 3, "rope.freq_base": 1e6}, squeezed),
     "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
@@ -285,7 +292,7 @@ _LAYER_NORM = (
 )  # fmt: skip
 _LARGER_EPSILON = (
     "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
-    "hunyuan-moe", "afmoe", "exaone4", "ernie4_5", "arcee",
+    "hunyuan-moe", "afmoe", "lfm2", "exaone4", "ernie4_5", "arcee",
 )  # fmt: skip
 
 

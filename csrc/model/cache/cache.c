@@ -236,6 +236,7 @@ void sd_cache_count_prompt(sd_cache* c, int n) {
 }
 
 void sd_cache_cut(sd_cache* c, int n) {
+    if (n > c->n_committed) n = c->n_committed;
     if (n < c->n_low) n = 0;
     if (n == 0) c->n_low = 0;
     c->n_committed = n;

@@ -88,7 +88,7 @@ _LESS: Final[Mapping[str, str]] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0
 # Name suffixes, without ".weight", of matrices that stay in F32.
 _KEPT: Final = (
     "position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel_b", "ssm_conv1d", "ssm_alpha",
-    "ssm_beta", "ssm_ba",
+    "ssm_beta", "ssm_ba", "shortconv.conv",
 )  # fmt: skip
 
 

@@ -104,7 +104,9 @@ def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata as they are read: lists of numbers are arrays."""
-    return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
+    arrays = {key: np.array(value) for key, value in keys.items() if isinstance(value, list)}
+    narrow = {key: a.astype(np.int32) if a.dtype == np.int64 else a for key, a in arrays.items()}
+    return keys | narrow
 
 
 def _check_described(checkpoint: Checkpoint, path: Path, metadata: Metadata) -> None:

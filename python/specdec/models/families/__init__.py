@@ -17,6 +17,7 @@ from specdec.models.families import (
     glm,
     gpt,
     hybrid,
+    lfm2,
     llama,
     moe,
     nemotron,
@@ -33,6 +34,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     | glm.FAMILIES
     | nemotron.FAMILIES
     | gpt.FAMILIES
+    | lfm2.FAMILIES
     | fairseq.FAMILIES
     | moe.FAMILIES
     | deepseek_router.FAMILIES
@@ -57,11 +59,11 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has recurrent layers, whose state cannot be rolled back to an earlier token": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "Lfm2", "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4MoeLite",
+        "Dbrx", "Jetmoe", "Glm4MoeLite", "Lfm2Moe",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",

@@ -76,6 +76,10 @@ _QWEN3_5 = _GLM4_MOE | hybrid.of_gguf(_BLOCK)
 _QWEN3_NEXT = _QWEN3_5 | hybrid.of_grouped_gguf(_BLOCK)
 _AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
+_LFM2 = _TENSORS | named(
+    _BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj", mixer_out=".shortconv.out_proj"
+)
+_LFM2["mixer_conv"] = hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -200,6 +204,15 @@ def _granite(m: Metadata) -> dict[str, Any]:
         "logits_scaling": m.get("logit_scale"),
     }
     return {name: value for name, value in fields.items() if value}
+
+
+def _lfm2(m: Metadata) -> dict[str, Any]:
+    return {
+        "layer_types": ["full_attention" if attends else "conv" for attends in m.attending()],
+        "conv_L_cache": m.integer("shortconv.l_cache"),
+        "block_auto_adjust_ff_dim": False,
+        "norm_eps": m.amount("attention.layer_norm_rms_epsilon"),
+    }
 
 
 def _granite_moe(m: Metadata) -> dict[str, Any]:
@@ -441,6 +454,10 @@ def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
     return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
 
 
+def _kv_heads(config: Config, fields: Fields) -> list[int]:
+    return [config["n_kv_head"] if mixer == "attention" else 0 for mixer in config["mixers"]]
+
+
 def _interval(config: Config, fields: Fields) -> int:
     """Return the period of attention, for programs that do not read a list of layers."""
     given = fields.get("full_attention_interval")
@@ -672,6 +689,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM", (_block, _lfm2), _LFM2,
+        {"attention.head_count_kv": _kv_heads, "shortconv.l_cache": "conv_width"},
+    ),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen35": Architecture(

@@ -15,6 +15,10 @@ from specdec.models.families.family import Config, wrong_shape
 # Longer arrays are not per-layer values, and as lists would take many times the memory of the file.
 _MOST_LAYERS: Final = 10_000
 
+KV_HEADS: Final = "attention.head_count_kv"
+# Architectures of which some layers have no attention.
+_SOME_ATTEND: Final = ("lfm2",)
+
 
 class Metadata(MetadataFields):
     """Metadata of a model without the prefix of its architecture, and its tensors; `used` by `numbers_of`."""
@@ -33,6 +37,8 @@ class Metadata(MetadataFields):
             raise self.unsupported(name, f"at most {_MOST_LAYERS} values, one per layer")
         if not isinstance(value, list):
             return value
+        if name == KV_HEADS and self.name in _SOME_ATTEND:  # 0: a layer without attention
+            value = [one for one in value if one != 0]
         if not value or any(one != value[0] for one in value[1:]):
             raise self.unsupported(name, "the same value for all layers")
         return value[0]
@@ -41,6 +47,15 @@ class Metadata(MetadataFields):
         """Return a value, or ``default`` if absent."""
         value = self.raw(key)
         return default if value is None else value
+
+    def attending(self) -> list[bool]:
+        """Return which layers have attention."""
+        value = super().raw(KV_HEADS)
+        if not isinstance(value, list):
+            return [True] * self.n_layer
+        if len(value) != self.integer("block_count"):
+            raise self.error(KV_HEADS, f"{self.integer('block_count')} values, one per layer")
+        return [one != 0 for one in value[: self.n_layer]]
 
     def pattern(self, key: str, n: int) -> list[bool] | None:
         """Return which of `n` layers have a window, from a list or period (last layer without), or None."""

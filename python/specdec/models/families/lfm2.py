@@ -1,0 +1,95 @@
+"""LFM2: short convolutions in the place of attention in most layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from specdec.models.families.config_reader import ConfigReader
+from specdec.models.families.family import SEEING, Family, absent, named
+from specdec.models.families.hybrid import convolution
+from specdec.models.families.llama import llama_like
+
+_LAYER = "model.layers.{i}"
+
+
+_CONVOLUTION = convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
+_TENSORS = {"mixer_conv": _CONVOLUTION} | named(
+    _LAYER,
+    token_embedding="model.embed_tokens.weight", output_norm="model.embedding_norm", head="lm_head.weight",
+    attn_norm=".operator_norm", attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj",
+    attn_v=".self_attn.v_proj", attn_q_norm=".self_attn.q_layernorm", attn_k_norm=".self_attn.k_layernorm",
+    attn_out=".self_attn.out_proj", mixer_in=".conv.in_proj", mixer_conv_bias=".conv.conv.bias",
+    mixer_out=".conv.out_proj", mlp_norm=".ffn_norm", mlp_gate=".feed_forward.w1", mlp_up=".feed_forward.w3",
+    mlp_down=".feed_forward.w2",
+)  # fmt: skip
+
+
+def _width(reader: ConfigReader, width: int) -> int:
+    """Return the width of the MLP: two thirds of the declared one, times a factor, rounded up."""
+    fields = reader.fields
+    if not fields.boolean("block_auto_adjust_ff_dim", default=True):
+        fields.skip("block_ffn_dim_multiplier", "block_multiple_of")
+        return width
+    width = int(2 * width / 3)
+    if fields.has("block_ffn_dim_multiplier") and fields.raw("block_ffn_dim_multiplier") is None:
+        fields.skip("block_multiple_of")
+        return width
+    whole = fields.integer("block_multiple_of", default=256)
+    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * width)
+    return -(-width // whole) * whole
+
+
+def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
+    """Return which layers have convolutions, and what these are."""
+    fields = reader.fields
+    attending = fields.raw("full_attn_idxs")
+    if fields.raw("layer_types") is None and attending is not None:
+        if not isinstance(attending, list) or not set(attending) <= set(range(n_layer)):
+            raise fields.error("full_attn_idxs", f"a list of layers below {n_layer}")
+        layer_types = ["full_attention" if i in attending else "conv" for i in range(n_layer)]
+    else:
+        every = ["full_attention"] * n_layer
+        layer_types = reader.layer_types(n_layer, every, names=("full_attention", "conv"))
+    bias = fields.boolean("conv_bias", default=False)
+    return {
+        "mixers": ["convolution" if one == "conv" else "attention" for one in layer_types],
+        "conv_width": fields.integer("conv_L_cache", default=3),
+        "conv_bias": bias,
+        "mixer_bias": bias,
+    }
+
+
+def _lfm2(reader: ConfigReader) -> dict[str, Any]:
+    fields = reader.fields
+    d_ff = "block_ff_dim" if fields.has("block_ff_dim") else "intermediate_size"
+    fields.skip("intermediate_size")
+    sizes = reader.sizes(absent_kv_head=8, d_ff=d_ff)
+    config = llama_like(
+        reader, sizes=sizes | {"d_ff": _width(reader, sizes["d_ff"])}, theta=1_000_000.0, tied=True,
+        eps_field="norm_eps", norm_eps=1e-5, activation="silu", qk_norm="head",
+        **_mixers(reader, sizes["n_layer"]),
+    )  # fmt: skip
+    return config | {"tied": fields.boolean("tie_embedding", default=config["tied"])}
+
+
+_ABSENT = absent(2560, 12288, 32, 32, 65536, 128_000)
+_HARMLESS = (
+    "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
+    "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta",
+    "use_pos_enc",
+)  # fmt: skip
+_SEEING_HARMLESS = (
+    *SEEING["harmless"], *_HARMLESS, "do_image_splitting", "downsample_factor", "encoder_patch_size",
+    "max_image_tokens", "max_num_patches", "max_pixels_tolerance", "max_tiles", "min_image_tokens",
+    "min_tiles", "projector_bias", "projector_hidden_size", "projector_use_layernorm", "tile_size",
+    "use_image_special_tokens", "use_thumbnail",
+)  # fmt: skip
+
+FAMILIES = {
+    "Lfm2ForCausalLM": Family(_lfm2, _TENSORS, "lfm2", _ABSENT, harmless=_HARMLESS),
+    "Lfm2VlForConditionalGeneration": Family(
+        _lfm2, _TENSORS, "", _ABSENT, **SEEING | {"harmless": _SEEING_HARMLESS}
+    ),
+}  # fmt: skip
