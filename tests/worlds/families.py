@@ -139,6 +139,9 @@ CASES: dict[str, Callable[[], Any]] = {
         "default", "rope_theta": 10000.0}, "full_attention": dict(YARN)}),
     "GraniteForCausalLM": _like("GraniteConfig", embedding_multiplier=12.0, logits_scaling=4.0,
         residual_multiplier=0.22, attention_multiplier=0.2, tie_word_embeddings=True),
+    "HyperCLOVAXForCausalLM": _like("HyperCLOVAXConfig", embedding_multiplier=12.0, logits_scaling=0.3,
+        residual_multiplier=0.22, attention_multiplier=0.2),
+    "HyperCLOVAXForCausalLM inputs": _like("HyperCLOVAXConfig", use_post_norm=False, attention_bias=True),
     "GraniteSWAForCausalLM": _like("GraniteSWAConfig", num_hidden_layers=4, sliding_window=9,
         embedding_multiplier=12.0, logits_scaling=4.0, residual_multiplier=0.22, attention_multiplier=0.2,
         layer_rope_theta=[0, 500.0, 10000.0, 500]),
@@ -355,6 +358,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "SmolLM3ForCausalLM": _HF | {"no_rope_layers": [1, 0]},
     "GraniteForCausalLM": _HF | {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier":
         0.5, "attention_multiplier": 0.3},
+    "HyperCLOVAXForCausalLM": _HF | {"logits_scaling": 2.0},
     "GraniteSWAForCausalLM": _HF | {"embedding_multiplier": 3.0, "attention_multiplier": 0.3,
         "sliding_window": 6, "layer_types": _MIXED, "layer_rope_theta": [0, 1e3]},
     "CwmForCausalLM": _HF | {"sliding_window": 6, "head_dim": 12, "rope_parameters": {"rope_type":

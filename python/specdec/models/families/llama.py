@@ -53,6 +53,7 @@ _COHERE = LLAMA | {
 }
 _VAULTGEMMA = _GEMMA | named(_LAYER, plus_one, mlp_norm=".pre_feedforward_layernorm")
 _GRANITE_SWA = LLAMA | named(_LAYER, attn_sinks=".self_attn.sinks")
+_HYPERCLOVAX = LLAMA | named(_LAYER, attn_post_norm=".post_norm1", mlp_post_norm=".post_norm2")
 _STABLELM = LLAMA | {
     "attn_q_norm": head_norms(f"{_LAYER}.self_attn.q_layernorm.norms", "n_head"),
     "attn_k_norm": head_norms(f"{_LAYER}.self_attn.k_layernorm.norms", "n_kv_head"),
@@ -265,6 +266,18 @@ def _granite(
     )
 
 
+def _hyperclovax(reader: ConfigReader) -> dict[str, Any]:
+    """Read HyperCLOVA X: Granite whose logits are multiplied, with norms of outputs too."""
+    fields, sizes = reader.fields, reader.sizes()
+    normed = fields.boolean("use_post_norm", default=True)
+    scale = fields.number("attention_multiplier", default=sizes["d_head"] ** -0.5)
+    return _granite(reader, sizes) | {
+        "logit_scale": fields.number("logits_scaling", default=1.0),
+        "score_scales": [scale] * sizes["n_layer"],
+        "norm_position": "both" if normed else "before",
+    }
+
+
 def _granite_swa(reader: ConfigReader) -> dict[str, Any]:
     """Read Granite with attention sinks, windows and RoPE bases by layer; base 0 means no positions."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
@@ -475,6 +488,9 @@ FAMILIES = {
     "Mistral3ForConditionalGeneration": Family(_mistral3, LLAMA, "", _MISTRAL_ABSENT, **SEEING),
     "SmolLM3ForCausalLM": Family(_smollm3, LLAMA, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)),
     "GraniteForCausalLM": Family(_granite, LLAMA, "granite", absent(4096, 11008, 32, 32, 32000, 2048)),
+    "HyperCLOVAXForCausalLM": Family(
+        _hyperclovax, _HYPERCLOVAX, "hyperclovax", absent(4096, 11008, 32, 32, 32000, 2048)
+    ),
     "GraniteSWAForCausalLM": Family(
         _granite_swa, _GRANITE_SWA, "granite_swa", absent(2560, 8192, 24, 20, 100352, 8192)
     ),
