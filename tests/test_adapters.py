@@ -135,9 +135,11 @@ def test_modules_whose_rows_or_inputs_move(tmp_path: Path) -> None:
     }
     folder = write_hf(tmp_path / "base", config, base)
     both = write_hf(tmp_path / "summed", config, {key: base[key] + more.get(key, 0) for key in base})
-    found, ids = specdec.load(folder, adapter=adapter).logits(range(3, 17)), range(3, 17)
-    np.testing.assert_allclose(found, specdec.load(both).logits(ids), atol=1e-5)
-    assert np.abs(found - specdec.load(folder).logits(ids)).max() > 0.1
+    model, ids = specdec.load(folder), list(range(3, 17))
+    expected = specdec.load(both).logits(ids)
+    for adapted in (specdec.load(folder, adapter=adapter), model.with_adapter(adapter)):
+        np.testing.assert_allclose(adapted.logits(ids), expected, atol=1e-5)
+    assert np.abs(expected - model.logits(ids)).max() > 0.1
 
 
 @pytest.mark.parametrize("by_root", [False, True])

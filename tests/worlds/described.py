@@ -225,6 +225,8 @@ def _made(description: str) -> Model:
         weight += "norm.weight" in name
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
+        if name.endswith("decay.rate"):
+            weight = -np.abs(weight)  # states must not grow
         tensors[name] = weight.astype(np.float32)
     tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes")) if d["text"] else None
     formats = {name: d[name] for name in ("dtype", "cache_dtype", "prefill")}
@@ -282,8 +284,8 @@ ADAPTER: Description = {
 """What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
 
 ROLES = (
-    "attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mixer_in", "mixer_out", "mlp_gate", "mlp_up",
-    "mlp_down", "head",
+    "attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mixer_in", "mixer_gate", "mixer_out", "mlp_gate",
+    "mlp_up", "mlp_down", "head",
 )  # fmt: skip
 RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 
