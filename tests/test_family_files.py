@@ -47,8 +47,10 @@ def source_for(model: specdec.Model) -> list[int] | None:
 
 def test_every_architecture_has_a_folder_and_a_row_on_its_page() -> None:
     assert set(CONFIGS) == set(ARCHITECTURES)
-    former = CONFIGS["MptForCausalLM"] | {"architectures": ["MPTForCausalLM"]}
-    assert read_as("", former) == read_as("MptForCausalLM", former)
+    others = ("MptForCausalLM", "MPTForCausalLM", "mpt"), ("ExaoneForCausalLM", "LlamaForCausalLM", "exaone")
+    for name, other, model_type in (*others, ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "ernie4_5")):
+        former = CONFIGS[name] | {"architectures": [other], "model_type": model_type}
+        assert read_as("", former) == read_as(name, former)
     page = (Path(__file__).parents[1] / "docs" / "MODELS.md").read_text()
     assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == sorted(ARCHITECTURES)
 

@@ -16,6 +16,7 @@ N_IDS = 80
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10]
 
 CHOOSING = MIXTURES["mixture-softmax"]
+CORRECTED = MIXTURES["mixture-corrected-groups-dense-first"]
 GREEDY: dict[str, Any] = {key: {"temperature": 0.0} for key in ("sampling", "draft_sampling")}
 
 
@@ -64,21 +65,40 @@ def test_most_rows_differ_from_the_reference_only_by_rounding(name: str) -> None
 
 
 def with_router(tensors: Tensors, weight: Any) -> Tensors:
-    """Tensors with this router matrix in every layer."""
-    routers = {name: tensor for name, tensor in tensors.items() if name.endswith("router.weight")}
+    """Tensors with this number in every router and correction."""
+    names = ("router.weight", "router_correction")
+    routers = {name: tensor for name, tensor in tensors.items() if name.endswith(names)}
     return tensors | {name: np.full_like(tensor, weight) for name, tensor in routers.items()}
 
 
-def test_of_equal_logits_the_first_experts_are_chosen() -> None:
-    config = CHOOSING
+@pytest.mark.parametrize("config", [CHOOSING, CORRECTED], ids=["logits", "scores"])
+def test_of_equal_ranks_the_first_groups_and_experts_are_chosen(config: dict[str, Any]) -> None:
     tensors = with_router(random_tensors(config), 0.0)
     found = rows_of(build(config, tensors), list(range(20)), 4)
     np.testing.assert_allclose(found, reference.logits(config, tensors, list(range(20))), atol=2e-5)
+    dropped = range(config["n_experts_per_token"], config["n_experts"])
     others = {
-        name: tensor * 0 if any(f"experts.{e}." in name for e in range(2, 7)) else tensor
+        name: tensor * 0 if any(f"experts.{e}." in name for e in dropped) else tensor
         for name, tensor in tensors.items()
     }
     assert np.array_equal(rows_of(build(config, others), list(range(20)), 4), found)
+
+
+def test_a_correction_chooses_and_does_not_weigh() -> None:
+    """Experts 9 to 11 are chosen, and have equal weights. Group 2 has the largest sum of a single expert."""
+    config = CORRECTED | {"n_groups_per_token": 1}
+    tensors = with_router(random_tensors(config), 0.0)
+    wanted = {name: tensor.copy() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if name.endswith("router_correction"):
+            tensor[9:] = 1.0, 3.0, 2.0
+            tensor[6] = 4.5
+        if ".experts." in name:
+            first = name.replace(".experts.9.", ".experts.0.").replace(".experts.10.", ".experts.1.")
+            wanted[first.replace(".experts.11.", ".experts.2.")] = tensor
+    ids = ids_of(config)
+    found, expected = (rows_of(build(config, given), ids, 8) for given in (tensors, wanted))
+    assert np.array_equal(found, expected)
 
 
 def test_experts_that_no_row_chooses_are_not_read() -> None:
@@ -149,7 +169,14 @@ def test_a_round_allocates_nothing() -> None:
         ({"n_experts_per_token": 8}, "n_experts_per_token is 8, expected 1 to 7"),
         ({"d_expert": 0}, "d_expert is 0"), ({"d_shared_expert": -3}, "d_shared_expert is -3"),
         ({"shared_expert_gate": True}, "shared_expert_gate is set"), ({"router": "hash"}, "router is 'hash'"),
-        ({"routed_scale": 0.0}, "routed_scale is 0"),
+        ({"routed_scale": 0.0}, "routed_scale is 0"), ({"router_eps": -1.0}, "router_eps is -1, expected"),
+        ({"router_correction": True, "router": "softmax_chosen"}, "expected no router_correction"),
+        ({"n_expert_groups": 7}, "n_expert_groups is 7, expected a router_correction"),
+        (CORRECTED | {"n_expert_groups": 65}, "n_expert_groups is 65, expected 0 to 64"),
+        (CORRECTED | {"n_expert_groups": 5}, "expected a divisor of n_experts, 12, into groups of 2"),
+        (CORRECTED | {"n_expert_groups": 12}, "expected a divisor of n_experts, 12, into groups of 2"),
+        (CORRECTED | {"n_groups_per_token": 5}, "n_groups_per_token is 5, expected 1 to 4"),
+        (CORRECTED | {"n_experts_per_token": 7}, "n_experts_per_token is 7, expected at most the experts"),
         ({"mixtures": [1, 0]}, "mixtures has 2 entries, expected 3"),
         ({"n_experts": 0, "mixtures": [1, 0, 0]}, r"mixtures\[0\] is set, expected n_experts"),
         ({"parallel": "two_norms"}, 'parallel is "two_norms"'),

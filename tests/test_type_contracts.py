@@ -24,6 +24,7 @@ from worlds.gguf_files import CASES, Case, write_gguf
 CONFIGS = [
     LLAMA | {"sliding_window": 7, "tied": True, "attn_gate": "whole"},
     EXPERTS["mixture-softmax"] | {"attn_gate": "head"},
+    EXPERTS["mixture-corrected-groups-dense-first"] | {"d_shared_expert": 0, "mixtures": []},
     VARIANTS["delta"],
 ]
 

@@ -203,6 +203,9 @@ CASES = {
         {"type": "dynamic", "alpha": 50.0}}, {"rope.freq_base": 2.5e7, "rope.scaling.type": "none"}),
     "lfm2": Case("lfm2", "Lfm2ForCausalLM", {"block_ff_dim": ..., "block_auto_adjust_ff_dim": False},
         {"attention.head_count_kv": [0, 1], "shortconv.l_cache": 3, "rope.freq_base": 1e6}, squeezed),
+    "lfm2moe": Case("lfm2moe", "Lfm2MoeForCausalLM", keys=_CORRECTED | {"attention.head_count_kv": [0, 1],
+        "shortconv.l_cache": 3, "rope.freq_base": 1e6, "leading_dense_block_count": 1}, change=lambda *given:
+        corrected(*next(iter(squeezed(*given).items())), given[2])),
     "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
         _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
     "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
@@ -292,7 +295,7 @@ _LAYER_NORM = (
 )  # fmt: skip
 _LARGER_EPSILON = (
     "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
-    "hunyuan-moe", "afmoe", "lfm2", "exaone4", "ernie4_5", "arcee",
+    "hunyuan-moe", "afmoe", "lfm2", "lfm2moe", "exaone4", "ernie4_5", "arcee",
 )  # fmt: skip
 
 
@@ -355,7 +358,7 @@ def _stacked_name(name: str) -> str | None:
     parts = name.split(".")
     if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
         at = parts.index("experts")
-        if "block_sparse_moe" in parts:
+        if "block_sparse_moe" in parts or "feed_forward" in parts:
             return f"layers.{parts[2]}.feed_forward.experts.{'.'.join(parts[at + 2 :])}"
         return ".".join([*parts[: at + 1], *parts[at + 2 :]])
     if "norms" in parts:  # StableLM's norms of heads

@@ -210,7 +210,6 @@ def _lfm2(m: Metadata) -> dict[str, Any]:
     return {
         "layer_types": ["full_attention" if attends else "conv" for attends in m.attending()],
         "conv_L_cache": m.integer("shortconv.l_cache"),
-        "block_auto_adjust_ff_dim": False,
         "norm_eps": m.amount("attention.layer_norm_rms_epsilon"),
     }
 
@@ -587,6 +586,12 @@ _AFMOE_ROWS: Rows = {
     "num_shared_experts": _DEEPSEEK["n_shared_experts"],
     "route_scale": _CORRECTED["routed_scaling_factor"], "mup_enabled": lambda m: True,
 }  # fmt: skip
+_LFM2_MOE: Rows = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "num_dense_layers": _CORRECTED["first_k_dense_replace"],
+    "routed_scaling_factor": _CORRECTED["routed_scaling_factor"],
+}  # fmt: skip
 _GPT_OSS_ROWS: Rows = {
     "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
@@ -628,6 +633,7 @@ _MIXED: WrittenRows = {"expert_count": "n_experts", "expert_used_count": "n_expe
 _EXPERTS: WrittenRows = _MIXED | {
     "expert_feed_forward_length": "d_expert", _SHARED_WIDTH: "d_shared_expert"
 }  # fmt: skip
+_LFM2_KEYS: WrittenRows = {"attention.head_count_kv": _kv_heads, "shortconv.l_cache": "conv_width"}
 _GATING: Final = {"softmax": 1, "sigmoid": 2}
 _CORRECTED_KEYS: WrittenRows = _MIXED | {
     "expert_feed_forward_length": "d_expert", "leading_dense_block_count": _first_mixture,
@@ -690,8 +696,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
     "lfm2": Architecture(
-        "Lfm2ForCausalLM", (_block, _lfm2), _LFM2,
-        {"attention.head_count_kv": _kv_heads, "shortconv.l_cache": "conv_width"},
+        "Lfm2ForCausalLM", (_block, _lfm2, {"block_auto_adjust_ff_dim": lambda m: False}), _LFM2, _LFM2_KEYS
+    ),
+    "lfm2moe": Architecture(
+        "Lfm2MoeForCausalLM", (_block, _lfm2, _LFM2_MOE), _LFM2, _CORRECTED_KEYS | _LFM2_KEYS
     ),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),

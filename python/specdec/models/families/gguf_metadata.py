@@ -17,7 +17,7 @@ _MOST_LAYERS: Final = 10_000
 
 KV_HEADS: Final = "attention.head_count_kv"
 # Architectures of which some layers have no attention.
-_SOME_ATTEND: Final = ("lfm2",)
+_SOME_ATTEND: Final = ("lfm2", "lfm2moe")
 
 
 class Metadata(MetadataFields):
@@ -143,7 +143,7 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
 # ones, 3, equals it after renormalization.
 _GATING: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("llama", "gpt-oss"), (0, 1, 3)),
-    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe", "afmoe"), (0, 2)),  # sigmoid
+    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe", "afmoe", "lfm2moe"), (0, 2)),  # sigmoid
 }
 # The same as predicates.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {

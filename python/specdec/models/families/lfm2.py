@@ -1,4 +1,4 @@
-"""LFM2: short convolutions in the place of attention in most layers."""
+"""LFM2: short convolutions in the place of attention in most layers, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import SEEING, Family, absent, named
 from specdec.models.families.hybrid import convolution
 from specdec.models.families.llama import llama_like
+from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
 
 
-_CONVOLUTION = convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
-_TENSORS = {"mixer_conv": _CONVOLUTION} | named(
+_TENSORS = named(
     _LAYER,
     token_embedding="model.embed_tokens.weight", output_norm="model.embedding_norm", head="lm_head.weight",
     attn_norm=".operator_norm", attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj",
@@ -23,7 +23,15 @@ _TENSORS = {"mixer_conv": _CONVOLUTION} | named(
     attn_out=".self_attn.out_proj", mixer_in=".conv.in_proj", mixer_conv_bias=".conv.conv.bias",
     mixer_out=".conv.out_proj", mlp_norm=".ffn_norm", mlp_gate=".feed_forward.w1", mlp_up=".feed_forward.w3",
     mlp_down=".feed_forward.w2",
-)  # fmt: skip
+) | {
+    "mixer_conv": convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
+}  # fmt: skip
+
+_FEED_FORWARD = f"{_LAYER}.feed_forward"
+_MOE = _TENSORS | {
+    **experts(f"{_FEED_FORWARD}.experts", "w1", "w3", "w2", together=f"{_FEED_FORWARD}.experts"),
+    **named(_FEED_FORWARD, router=".gate", router_correction=".expert_bias"),
+}
 
 
 def _width(reader: ConfigReader, width: int) -> int:
@@ -74,6 +82,23 @@ def _lfm2(reader: ConfigReader) -> dict[str, Any]:
     return config | {"tied": fields.boolean("tie_embedding", default=config["tied"])}
 
 
+def _lfm2_moe(reader: ConfigReader) -> dict[str, Any]:
+    """Read LFM2 with experts, chosen by sigmoid scores and corrections."""
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=8)
+    n_layer = sizes["n_layer"]
+    n_dense = fields.integer("num_dense_layers", minimum=0, default=2)
+    config = llama_like(
+        reader, sizes=sizes, theta=1_000_000.0, tied=True, eps_field="norm_eps", norm_eps=1e-5,
+        activation="silu", qk_norm="head", **_mixers(reader, n_layer),
+        router="sigmoid", router_correction=fields.boolean("use_expert_bias", default=True),
+        router_renormalize=fields.boolean("norm_topk_prob", default=True), router_eps=1e-6,
+        routed_scale=fields.number("routed_scaling_factor", default=1.0),
+        mixtures=[int(i >= n_dense) for i in range(n_layer)],
+        **mixture(reader, n_experts=32, n_chosen=4, d_expert="moe_intermediate_size", absent=1792),
+    )  # fmt: skip
+    return config | {"tied": fields.boolean("tie_embedding", default=config["tied"])}
+
+
 _ABSENT = absent(2560, 12288, 32, 32, 65536, 128_000)
 _HARMLESS = (
     "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
@@ -89,6 +114,9 @@ _SEEING_HARMLESS = (
 
 FAMILIES = {
     "Lfm2ForCausalLM": Family(_lfm2, _TENSORS, "lfm2", _ABSENT, harmless=_HARMLESS),
+    "Lfm2MoeForCausalLM": Family(
+        _lfm2_moe, _MOE, "lfm2_moe", absent(2048, 7168, 32, 32, 65536, 128_000)
+    ),
     "Lfm2VlForConditionalGeneration": Family(
         _lfm2, _TENSORS, "", _ABSENT, **SEEING | {"harmless": _SEEING_HARMLESS}
     ),

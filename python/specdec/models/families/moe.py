@@ -119,13 +119,15 @@ class Mxfp4(Named):
 _MLP = "model.layers.{i}.mlp"
 
 
-def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
+def experts(
+    module: str, gate: str, up: str, down: str, together: str = f"{_MLP}.experts"
+) -> dict[str, Named | Either]:
     """Return the entries of separately stored experts, or stacked ones as in transformers 5."""
-    together = f"{_MLP}.experts.gate_up_proj"
+    both = f"{together}.gate_up_proj"
     return {
-        "experts.mlp_gate": Either((Named(gate), stacked(together, part=0))),
-        "experts.mlp_up": Either((Named(up), stacked(together, part=1))),
-        "experts.mlp_down": Either((Named(down), stacked(f"{_MLP}.experts.down_proj"))),
+        "experts.mlp_gate": Either((Named(f"{module}.{{e}}.{gate}"), stacked(both, part=0))),
+        "experts.mlp_up": Either((Named(f"{module}.{{e}}.{up}"), stacked(both, part=1))),
+        "experts.mlp_down": Either((Named(f"{module}.{{e}}.{down}"), stacked(f"{together}.down_proj"))),
     }
 
 
@@ -134,11 +136,11 @@ _SPARSE = "model.layers.{i}.block_sparse_moe"
 _PARTS = ("gate", "up", "down")
 
 MIXTRAL = LLAMA | {
-    **_experts(*(f"{_SPARSE}.experts.{{e}}.{name}" for name in ("w1", "w3", "w2"))),
+    **experts(f"{_SPARSE}.experts", "w1", "w3", "w2"),
     "router": Either((Named(f"{_SPARSE}.gate"), Named(f"{_MLP}.gate"))),
 }
 QWEN = LLAMA | {
-    **_experts(*(f"{_MLP}.experts.{{e}}.{part}_proj" for part in _PARTS)),
+    **experts(f"{_MLP}.experts", *(f"{part}_proj" for part in _PARTS)),
     **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_expert.{part}_proj") for part in _PARTS},
     **named(_MLP, router=".gate", shared_gate=".shared_expert_gate"),
 }
