@@ -136,6 +136,24 @@ sd_status sd_model_adapt(const sd_model* base, const sd_adapted_tensor* tensors,
     return SD_OK;
 }
 
+sd_status sd_model_windowed(const sd_model* model, int window, sd_model** out) {
+    SD_FAIL_IF(window < 1, SD_ERR_VALUE, "window is %d, expected 1 or more", window);
+    size_t n_layer = (size_t)model->config.n_layer;
+    sd_model* made = sd_alloc(sizeof *made + n_layer * sizeof *model->config.layers);
+    if (made == NULL) return SD_ERR_MEMORY;
+    *made = *model;
+    made->windowed = 1;
+    sd_layer_config* layers = (sd_layer_config*)(made + 1);
+    for (size_t i = 0; i < n_layer; i++) {
+        layers[i] = model->config.layers[i];
+        if (!sd_attends(&layers[i])) continue;
+        if (layers[i].window == 0 || layers[i].window > window) layers[i].window = window;
+    }
+    made->config.layers = layers;
+    *out = made;
+    return SD_OK;
+}
+
 static void describe(const sd_model* model, const sd_low_rank* part, sd_tensor_spec* spec) {
     sd_tensor_at(&model->config, sd_tensor_index(&model->config, part->role, part->layer, -1), spec);
 }
