@@ -47,8 +47,10 @@ def source_for(model: specdec.Model) -> list[int] | None:
 
 def test_every_architecture_has_a_folder_and_a_row_on_its_page() -> None:
     assert set(CONFIGS) == set(ARCHITECTURES)
-    former = CONFIGS["MptForCausalLM"] | {"architectures": ["MPTForCausalLM"]}
-    assert read_as("", former) == read_as("MptForCausalLM", former)
+    others = ("MptForCausalLM", "MPTForCausalLM", "mpt"), ("ExaoneForCausalLM", "LlamaForCausalLM", "exaone")
+    for name, other, model_type in (*others, ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "ernie4_5")):
+        former = CONFIGS[name] | {"architectures": [other], "model_type": model_type}
+        assert read_as("", former) == read_as(name, former)
     page = (Path(__file__).parents[1] / "docs" / "MODELS.md").read_text()
     assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)) == sorted(ARCHITECTURES)
 
@@ -347,3 +349,16 @@ def test_bytes_as_tokens(tmp_path: Path) -> None:
     assert (found.prompt_ids, found.source_ids) == ([0, 101], [198, 172, 35, 100, 1])
     row = model.logits("b", "é a")[-1]
     assert found.tokens[0] == int(row.argmax())
+
+
+def test_a_delta_rule_in_one_matrix(tmp_path: Path) -> None:
+    """Some folders hold the four projections of Qwen3.5 one after the other."""
+    name = "Qwen3_5ForCausalLM"
+    folder = tiny_folder(tmp_path / "four", name)
+    tensors = random_weights(name, CONFIGS[name])
+    of_layer = "model.layers.0.linear_attn.in_proj"
+    four = [tensors.pop(f"{of_layer}_{part}.weight") for part in ("qkv", "z", "b", "a")]
+    tensors[f"{of_layer}.weight"] = np.concatenate(four)
+    one = write_hf(tmp_path / "one", CONFIGS[name] | {"architectures": [name]}, tensors)
+    ids = list(range(3, 17))
+    assert np.array_equal(specdec.load(one).logits(ids), specdec.load(folder).logits(ids))

@@ -15,7 +15,8 @@ from specdec.models.families.moe import experts, mixture
 _LAYER = "model.layers.{i}"
 
 
-_TENSORS = named(
+_CONVOLUTION = convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
+_TENSORS = {"mixer_conv": _CONVOLUTION} | named(
     _LAYER,
     token_embedding="model.embed_tokens.weight", output_norm="model.embedding_norm", head="lm_head.weight",
     attn_norm=".operator_norm", attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj",
@@ -23,9 +24,7 @@ _TENSORS = named(
     attn_out=".self_attn.out_proj", mixer_in=".conv.in_proj", mixer_conv_bias=".conv.conv.bias",
     mixer_out=".conv.out_proj", mlp_norm=".ffn_norm", mlp_gate=".feed_forward.w1", mlp_up=".feed_forward.w3",
     mlp_down=".feed_forward.w2",
-) | {
-    "mixer_conv": convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
-}  # fmt: skip
+)  # fmt: skip
 
 _FEED_FORWARD = f"{_LAYER}.feed_forward"
 _MOE = _TENSORS | {
