@@ -22,6 +22,7 @@ from specdec.drafts.model_draft import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
 from trained import small_pair
+from worlds.eagles import mimo_target
 from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
@@ -104,6 +105,12 @@ def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     small, _ = small_pair()
     assert "early-exit:3" in recommend_module.without_model(small)
     assert "mtp" not in recommend_module.without_model(small)
+
+
+def test_an_mtp_block_is_measured() -> None:
+    found = specdec.recommend_draft(mimo_target(), {"block": "mtp"}, [[1, 2, 3]], **QUICK)
+    assert found.fits[0].weight_bytes > 0 and found.fits[0].cache_bytes == 2 * (8 + 32) * 4
+    assert "mtp" in recommend_module.without_model(mimo_target())
 
 
 def test_names_of_drafts_are_short() -> None:

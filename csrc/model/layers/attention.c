@@ -10,7 +10,7 @@
 /* Slots whose scores become weights and are multiplied with values, for all rows, before the next: with their
  * values they fit a first-level cache. For few rows memory would be idle during the weights of more. */
 #define VALUE_SLOTS 64
-#define MANY_ROWS 6
+#define MANY_ROWS 5
 
 /* For sources up to this length the scratch holds the scores of all rows computed together. */
 #define SHORT_SOURCE 4096

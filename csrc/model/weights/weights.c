@@ -430,23 +430,6 @@ uint64_t sd_model_layout(const sd_model* model) {
     return model->encoder ? shape * 31 + model->encoder->arena.shape : shape;
 }
 
-sd_status sd_model_windowed(const sd_model* model, int window, sd_model** out) {
-    SD_FAIL_IF(window < 1, SD_ERR_VALUE, "window is %d, expected 1 or more", window);
-    size_t n_layer = (size_t)model->config.n_layer;
-    sd_model* made = sd_alloc(sizeof *made + n_layer * sizeof *model->config.layers);
-    if (made == NULL) return SD_ERR_MEMORY;
-    *made = *model;
-    made->windowed = 1;
-    sd_layer_config* layers = (sd_layer_config*)(made + 1);
-    for (size_t i = 0; i < n_layer; i++) {
-        layers[i] = model->config.layers[i];
-        if (layers[i].window == 0 || layers[i].window > window) layers[i].window = window;
-    }
-    made->config.layers = layers;
-    *out = made;
-    return SD_OK;
-}
-
 void sd_model_free(sd_model* model) {
     if (model == NULL) return;
     if (model->windowed) {

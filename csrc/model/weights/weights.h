@@ -160,11 +160,6 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
 /* Check that every tensor is set; after this the model never changes. */
 sd_status sd_model_finish(sd_model* model);
 
-/* Create a finished model over the weights and the adapter of another, borrowed, which must outlive it: rows
- * attend to the last `window` positions at most in each layer of the decoder. On success *windowed is owned
- * by the caller. */
-sd_status sd_model_windowed(const sd_model* model, int window, sd_model** windowed);
-
 void sd_model_free(sd_model* model);
 
 /* Bytes of the weights, including its encoder's. */

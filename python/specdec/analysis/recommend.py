@@ -26,7 +26,6 @@ from specdec.drafts.python_draft import Drafter
 from specdec.drafts.self_drafts import EXIT_NAME
 from specdec.errors import InputError, SpecdecError, UnsupportedModelError, VocabularyMismatchError, shown
 from specdec.models.model import Model, ModelLike, Prompt
-from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.settings_table import Unpack
@@ -396,16 +395,17 @@ def memory_of(draft: Draft) -> tuple[int, int]:
     elif isinstance(draft, Eagle):
         model = draft.core.model
         weights = model.n_bytes
-        cache = _token_bytes(ModelConfig.from_canonical(model.config), model.cache_dtype)
+        cache = _token_bytes(model.config, model.cache_dtype)
     elif isinstance(core := getattr(draft, "core", None), _core.Heads | _core.Recurrent):
         weights = core.n_bytes
     inner = [memory_of(part) for part in parts if isinstance(part, Draft)]
     return weights + sum(w for w, _ in inner), cache + sum(c for _, c in inner)
 
 
-def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
-    n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
-    widths = config.d_heads or (config.d_head,) * config.n_layer
+def _token_bytes(config: Mapping[str, Any], cache_dtype: str) -> int:
+    n_layer = config["n_layer"]
+    n_kv_heads = config.get("n_kv_heads") or (config["n_kv_head"],) * n_layer
+    widths = config.get("d_heads") or (config["d_head"],) * n_layer
     padded = [-(-width // _PANEL) * _PANEL for width in widths]
     keys = padded if cache_dtype == "int8" else widths
     n_values = sum(n * (k + v) for n, k, v in zip(n_kv_heads, keys, padded, strict=True))

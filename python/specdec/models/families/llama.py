@@ -47,7 +47,7 @@ _GEMMA2 = _GEMMA | named(
     mlp_post_norm=".post_feedforward_layernorm", attn_q_norm=".self_attn.q_norm",
     attn_k_norm=".self_attn.k_norm",
 )  # fmt: skip
-_COHERE = LLAMA | {
+COHERE = LLAMA | {
     **named(_LAYER, interleaved, attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj"),
     **named(_LAYER, interleaved_norms, attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm"),
 }
@@ -406,7 +406,7 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
     return _gemma2_like(reader, sizes, layer_types, (0.0, 0.0), qk_norm="head", **turning)
 
 
-def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
+def cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     """Read what Cohere models share: parallel attention and MLP, LayerNorm without biases."""
     return llama_like(
         reader, tied=True, bias=False, parallel="one_norm", norm="layer", eps_field="layer_norm_eps",
@@ -417,7 +417,7 @@ def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
 
 def _cohere(reader: ConfigReader) -> dict[str, Any]:
     normed = reader.fields.boolean("use_qk_norm", default=False)
-    return _cohere_like(reader, theta=500_000.0, qk_norm="each_head" if normed else "none")
+    return cohere_like(reader, theta=500_000.0, qk_norm="each_head" if normed else "none")
 
 
 def _cohere2(reader: ConfigReader) -> dict[str, Any]:
@@ -427,7 +427,7 @@ def _cohere2(reader: ConfigReader) -> dict[str, Any]:
         sizes["n_layer"], reader.fields.integer("sliding_window_pattern", default=4)
     )
     rotations = [0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types]
-    return _cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(layer_types, default=4096))
+    return cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(layer_types, default=4096))
 
 
 def _stablelm(reader: ConfigReader) -> dict[str, Any]:
@@ -530,9 +530,9 @@ FAMILIES = {
     "OlmoForCausalLM": Family(_olmo, LLAMA, "olmo", _OLMO_ABSENT),
     "Olmo2ForCausalLM": Family(_olmo2, OLMO2, "olmo2", _OLMO_ABSENT),
     "Olmo3ForCausalLM": Family(_olmo3, OLMO2, "olmo3", _OLMO_ABSENT),
-    "CohereForCausalLM": Family(_cohere, _COHERE, "cohere", _COHERE_ABSENT),
+    "CohereForCausalLM": Family(_cohere, COHERE, "cohere", _COHERE_ABSENT),
     "Cohere2ForCausalLM": Family(
-        _cohere2, _COHERE, "cohere2", _COHERE_ABSENT, harmless=_COHERE2_HARMLESS
+        _cohere2, COHERE, "cohere2", _COHERE_ABSENT, harmless=_COHERE2_HARMLESS
     ),
     "StableLmForCausalLM": Family(
         _stablelm, _STABLELM, "stablelm", absent(2560, 6912, 32, 32, 50304, 4096)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE, FlexOlmo, Mellum, Hunyuan, Granite, gpt-oss."""
+"""Mixtures of experts with plain routers: Mixtral, Qwen 2 and 3 MoE, OLMoE, Granite, gpt-oss and others."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from specdec.models.families.family import (
     halves,
     named,
 )
+from specdec.models.families.llama import COHERE, LLAMA, cohere_like, llama_like, two_rotations
 from specdec.models.families.llama import FAMILIES as LLAMA_FAMILIES
-from specdec.models.families.llama import LLAMA, llama_like, two_rotations
+from specdec.models.number_formats import widened
 
 
 def stacked(
@@ -114,6 +115,16 @@ class Mxfp4(Named):
         return mxfp4(blocks, scales), "bf16"
 
 
+class Halved(Named):
+    """A matrix times a half."""
+
+    def canonical(
+        self, arrays: list[Array], number_format: str, shape: Shape, config: Config
+    ) -> tuple[Array, str]:
+        """Return the tensor in f32; see `Named`."""
+        return widened(*super().canonical(arrays, number_format, shape, config)) * np.float32(0.5), "f32"
+
+
 # --------------------------------------------------------------------------------------------- families
 
 _MLP = "model.layers.{i}.mlp"
@@ -158,7 +169,8 @@ _EXPERTS_GRANITE = {
         ("down", None, "output_linear.weight", "experts.down_proj"),
     )
 }
-_GRANITE = LLAMA | {
+_GRANITE: dict[str, Named | Either] = {
+    **LLAMA,
     **{f"experts.mlp_{part}": Either(entries) for part, entries in _EXPERTS_GRANITE.items()},
     **{f"shared_expert.{name}": entry for name, entry in halves(f"{_SHARED}.input_linear").items()},
     "shared_expert.mlp_down": Named(f"{_SHARED}.output_linear"),
@@ -169,6 +181,16 @@ _HUNYUAN = QWEN | {
     **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_mlp.{part}_proj") for part in _PARTS},
     **named(_MLP, router=".gate.wg"),
 }
+
+
+def _cohere(config: Config) -> dict[str, Any]:
+    """Return the table of Command A+. A shared expert has the factor of routed ones: 1 or 1/2."""
+    entry_type = Halved if config["routed_scale"] == 0.5 else Named
+    return COHERE | experts(f"{_MLP}.experts", *(f"{part}_proj" for part in _PARTS)) | {
+        **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_experts.{part}_proj") for part in _PARTS},
+        "shared_expert.mlp_down": entry_type(f"{_MLP}.shared_experts.down_proj"),
+        "router": Named(f"{_MLP}.gate"),
+    }  # fmt: skip
 
 
 def _gpt_oss(name: str, part: int | None) -> Either:
@@ -321,6 +343,43 @@ def _read_mellum(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _read_cohere(reader: ConfigReader) -> dict[str, Any]:
+    """Read Command A+: Cohere 2's block; dense layers first, and these may rotate without a window."""
+    fields, sizes = reader.fields, reader.sizes(default_d_head=128)
+    n_layer, width = sizes["n_layer"], sizes["d_ff"]
+    n_dense = fields.integer("first_k_dense_replace", minimum=0, default=0)
+    of_dense = fields.integer("prefix_dense_sliding_window_pattern", default=1)
+    period = fields.integer("sliding_window_pattern", default=4)
+    ends = [(i + 1) % of_dense if i < n_dense else (i + 1 - n_dense) % period for i in range(n_layer)]
+    layer_types = reader.layer_types(
+        n_layer, ["sliding_attention" if end else "full_attention" for end in ends]
+    )
+    mixtures = sparse_after(reader, n_layer, n_dense)["mixtures"]
+    turned = [
+        layer_type == "sliding_attention" or (of_dense == 1 and not mixed)
+        for layer_type, mixed in zip(layer_types, mixtures, strict=True)
+    ]
+    n_shared = fields.integer("num_shared_experts", minimum=0, default=0)
+    names = {name: name for name in ("sum", "average")}
+    averaged = fields.choice("shared_expert_combination_strategy", names, default="average") == "average"
+    router = fields.choice(
+        "expert_selection_fn", {"softmax": "softmax_chosen", "sigmoid": "sigmoid"}, default="softmax"
+    )
+    if fields.raw("prefix_dense_intermediate_size") is not None:
+        sizes["d_ff"] = fields.integer("prefix_dense_intermediate_size")
+    renormalized = fields.boolean("norm_topk_prob", default=True)
+    found = cohere_like(
+        reader, sizes=sizes, rotations=[0 if one else -1 for one in turned], mixtures=mixtures,
+        router=router, router_renormalize=router == "sigmoid" and renormalized,
+        routed_scale=0.5 if averaged and n_shared else 1.0, d_shared_expert=n_shared * width,
+        **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
+        **reader.windows(layer_types, default=4096),
+    )  # fmt: skip
+    if fields.raw("rms_norm_eps") is not None:
+        found |= {"norm": "rms", "norm_eps": fields.number("rms_norm_eps")}
+    return found
+
+
 def _read_granite(reader: ConfigReader, *, shared: bool = False) -> dict[str, Any]:
     """Read Granite's block with experts, and a shared one if ``shared_intermediate_size`` is not 0."""
     width = reader.fields.integer("shared_intermediate_size", minimum=0, default=0) if shared else 0
@@ -378,6 +437,9 @@ FAMILIES = {
     "HunYuanMoEV1ForCausalLM": Family(
         _read_hunyuan, _HUNYUAN, "hunyuan_v1_moe", absent(4096, 11008, 32, 32, 290943, 2048),
         harmless=("eod_token_id", "moe_intermediate_size", "num_shared_expert", "use_qk_norm"),
+    ),
+    "Cohere2MoeForCausalLM": Family(
+        _read_cohere, _cohere, "cohere2_moe", absent(8192, 22528, 40, 64, 256000, 8192)
     ),
     "GraniteMoeForCausalLM": Family(_read_granite, _GRANITE, "granitemoe", _GRANITE_ABSENT),
     "GraniteMoeSharedForCausalLM": Family(

@@ -21,7 +21,7 @@ from specdec.models.checkpoints.matching import (
 )
 from specdec.models.families import FAMILIES, Family, architecture_of, coded_sources
 from specdec.models.families import gguf as gguf_families
-from specdec.models.families.mtp import MtpLayout
+from specdec.models.families.family import MtpLayout
 from specdec.models.model import Model
 from specdec.models.number_formats import Dtype, one_dtype
 
