@@ -125,15 +125,15 @@ def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     tensors = random_tensors(config)
     tensors["token_embedding"][:, 3] = 0.0
     tensors["token_embedding"][spike, 3] = 1.0
-    for name in ("mixer_out", "mlp_down"):  # the first layer leaves it alone
-        tensors[f"layers.0.{name}.weight"][3] = 0.0
-    tensors["layers.1.attn_v.weight"][:, 3] = 3e38
-    tensors["layers.1.attn_out.weight"][:] = 1e3
+    for name in ("0.mixer_out", "0.mlp_down", "1.attn_out", "1.mlp_down"):  # these leave it alone
+        tensors[f"layers.{name}.weight"][3] = 0.0
+    tensors["layers.2.mixer_in.weight"][-1, 3] = 3e38
+    tensors["layers.2.mixer_conv"][-1] = 1e3
     ids = np.random.default_rng(2).integers(0, spike, 200)
     ids[170] = spike
     with prompts_in_slices_of(64):
         decoder = decoder_of(build(config, tensors))
-    with pytest.raises(specdec.NotFiniteError, match="layer 1 .of 0 to 2. at position 170 "):
+    with pytest.raises(specdec.NotFiniteError, match="layer 2 .of 0 to 2. at position 170 "):
         decoder.prefill(ids, finite=True)
     assert decoder.n_committed == 0
     decoder.prefill(ids[:170], finite=True)
