@@ -364,8 +364,8 @@ class _Forward:
         weights = self.tensor(name)
         for back, weight in zip(range(len(weights) - 1, -1, -1), weights, strict=True):
             ancestor: Array = self.visible & (self.distance == back)
-            has_one: Array = ancestor.any(axis=1, keepdims=True)
-            rows = np.where(has_one, x[ancestor.argmax(axis=1)], np.zeros((), x.dtype))
+            exists = np.any(ancestor, axis=1)[:, None]
+            rows = np.where(exists, x[ancestor.argmax(axis=1)], np.zeros((), x.dtype))
             y = self.fused(rows, weight, y)
         return y
 
