@@ -33,6 +33,7 @@ from worlds.adapters import (
     low_rank_tensors,
     write_adapter,
 )
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import gpt2_config, llama_config, llama_tensors, mistral_config, tensors_for, write_hf
 
 SETTINGS = llama_config(max_position_embeddings=200, hidden_size=64, intermediate_size=104)
@@ -116,6 +117,29 @@ def summed(folder: Path, config: dict[str, Any], adapter: Any, scales: Any = Non
             more = up @ adapter[name]
             tensors[f"{module}.weight"] += more.T if config["model_type"] == "gpt2" else more
     return write_hf(folder, config, tensors)
+
+
+def test_modules_whose_rows_or_inputs_move(tmp_path: Path) -> None:
+    """Heads that take turns with their gates, and heads of the delta rule in another order."""
+    name = "Qwen3_5ForCausalLM"
+    config = CONFIGS[name] | {"architectures": [name]}
+    base = random_weights(name, config)
+    modules = ("0.linear_attn.out_proj", "0.linear_attn.in_proj_qkv", "1.self_attn.q_proj")
+    shapes = {f"model.layers.{module}": base[f"model.layers.{module}.weight"].shape for module in modules}
+    tensors = low_rank_tensors(shapes, {}, seed=3)
+    adapter = write_adapter(tmp_path / "adapter", adapter_config(), tensors)
+    more = {
+        f"{module}.weight": np.float32(2) * up @ down
+        for module in shapes
+        for down, up in [[tensors[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB"]]
+    }
+    folder = write_hf(tmp_path / "base", config, base)
+    both = write_hf(tmp_path / "summed", config, {key: base[key] + more.get(key, 0) for key in base})
+    model, ids = specdec.load(folder), list(range(3, 17))
+    expected = specdec.load(both).logits(ids)
+    for adapted in (specdec.load(folder, adapter=adapter), model.with_adapter(adapter)):
+        np.testing.assert_allclose(adapted.logits(ids), expected, atol=1e-5)
+    assert np.abs(expected - model.logits(ids)).max() > 0.1
 
 
 @pytest.mark.parametrize("by_root", [False, True])

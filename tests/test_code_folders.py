@@ -87,7 +87,13 @@ def test_a_folder_is_the_model_in_this_format(tmp_path: Path, dtype: str, tied: 
     assert np.array_equal(held[f"{UP}.weight_scale"].array(), scales)
 
 
-FUSED = ("GPTBigCodeForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM", "OPTForCausalLM")
+FUSED = (
+    "GPTBigCodeForCausalLM",
+    "GPTNeoXForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "OPTForCausalLM",
+    "Qwen3_5ForCausalLM",
+)
 NOT_LINEAR = ("GptOssForCausalLM",)
 NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]]
 
@@ -381,6 +387,20 @@ def test_transformers_reads_the_same_weights(tmp_path: Path, dtype: str) -> None
         ("head", theirs.lm_head),
     ):
         assert np.array_equal(module.weight.detach().numpy(), ours[name])
+    np.testing.assert_allclose(specdec.load(made, "f32").logits(IDS), logits, atol=2e-5)
+
+
+@pytest.mark.oracle
+def test_transformers_reads_inputs_in_the_order_of_the_folder(tmp_path: Path) -> None:
+    """Of the matrix that reads the heads of the delta rule, which are in another order here."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = folder_of(tmp_path / "folder", "Qwen3_5ForCausalLM", model_type="qwen3_5_text")
+    made = specdec.convert(folder, tmp_path / "made", "int8")
+    theirs = AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
+    with torch.no_grad():
+        logits = theirs(torch.tensor([IDS])).logits[0].numpy()
     np.testing.assert_allclose(specdec.load(made, "f32").logits(IDS), logits, atol=2e-5)
 
 

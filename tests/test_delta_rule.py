@@ -10,6 +10,7 @@ import pytest
 import specdec
 from specdec.reference import bits, recurrence
 from support.compiled import in_instruction_sets, prompt_logits, prompts_in_slices_of, trees_along
+from test_interrupt import WIDE, StopError, alarms, wide_model
 from worlds.canonical import VARIANTS, build, decoder_of, random_tensors
 
 N_TOKENS, D_KEY, D_VALUE = 11, 52, 32
@@ -124,18 +125,51 @@ def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     tensors = random_tensors(config)
     tensors["token_embedding"][:, 3] = 0.0
     tensors["token_embedding"][spike, 3] = 1.0
-    for name in ("mixer_out", "mlp_down"):  # the first layer leaves it alone
-        tensors[f"layers.0.{name}.weight"][3] = 0.0
-    tensors["layers.1.attn_v.weight"][:, 3] = 3e38
-    tensors["layers.1.attn_out.weight"][:] = 1e3
+    for name in ("0.mixer_out", "0.mlp_down", "1.attn_out", "1.mlp_down"):  # these leave it alone
+        tensors[f"layers.{name}.weight"][3] = 0.0
+    tensors["layers.2.mixer_in.weight"][-1, 3] = 3e38
+    tensors["layers.2.mixer_conv"][-1] = 1e3
     ids = np.random.default_rng(2).integers(0, spike, 200)
     ids[170] = spike
     with prompts_in_slices_of(64):
         decoder = decoder_of(build(config, tensors))
-    with pytest.raises(specdec.NotFiniteError, match="layer 1 .of 0 to 2. at position 170 "):
+    with pytest.raises(specdec.NotFiniteError, match="layer 2 .of 0 to 2. at position 170 "):
         decoder.prefill(ids, finite=True)
     assert decoder.n_committed == 0
     decoder.prefill(ids[:170], finite=True)
     assert np.array_equal(
         decoder.forward([5], [-1])[0], prompt_logits(build(config, tensors), [*ids[:170], 5])[-1]
     )
+
+
+@pytest.mark.slow
+def test_a_pass_that_is_stopped_while_it_folds_leaves_no_trace() -> None:
+    """Some tiles have the accepted tokens, and others have them still in the log."""
+    sizes = {"n_mixer_key_head": 8, "n_mixer_value_head": 32, "d_mixer_key": 64, "d_mixer_value": 128}
+    model = wide_model(WIDE | sizes | {"mixers": ["delta", "delta"], "conv_width": 4}, "rows")
+    ids, tree, stops = list(range(200)), [-1, *range(119)], 0
+
+    def begun() -> Any:
+        decoder = decoder_of(model, max_nodes=120)
+        decoder.prefill(ids[:20])
+        decoder.forward(ids[20:60], tree[:40])
+        decoder.keep(range(35))
+        return decoder
+
+    expected = begun().forward(ids[60:180], tree)
+    for n_looks in range(1, 6):
+        left, decoder = [n_looks], begun()
+
+        def stop(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise StopError
+
+        try:
+            with alarms(stop):
+                decoder.forward(ids[60:180], tree)
+        except StopError:
+            stops += 1
+        assert decoder.n_committed == 55
+        assert np.array_equal(decoder.forward(ids[60:180], tree), expected)
+    assert stops > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -87,6 +88,10 @@ def test_drafts_that_come_with_their_target() -> None:
 
 
 def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> None:
+    windowed = named(f"window:9:{target.path}", target)
+    for draft in (windowed, pickle.loads(pickle.dumps(windowed))):
+        assert isinstance(draft, drafts.ModelDraft) and draft.window == 9
+        assert set(draft.model.config.windows) == {9} and draft.model.core.base is None
     window = named("lookahead:4,3", target)
     assert isinstance(window, drafts.Lookahead) and (window.window, window.ngram) == (4, 3)
     for name, attn, mlp in [("skip-layers:0/1", {0}, {1}), ("skip-layers:1", {1}, {1})]:

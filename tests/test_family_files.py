@@ -349,3 +349,16 @@ def test_bytes_as_tokens(tmp_path: Path) -> None:
     assert (found.prompt_ids, found.source_ids) == ([0, 101], [198, 172, 35, 100, 1])
     row = model.logits("b", "é a")[-1]
     assert found.tokens[0] == int(row.argmax())
+
+
+def test_a_delta_rule_in_one_matrix(tmp_path: Path) -> None:
+    """Some folders hold the four projections of Qwen3.5 one after the other."""
+    name = "Qwen3_5ForCausalLM"
+    folder = tiny_folder(tmp_path / "four", name)
+    tensors = random_weights(name, CONFIGS[name])
+    of_layer = "model.layers.0.linear_attn.in_proj"
+    four = [tensors.pop(f"{of_layer}_{part}.weight") for part in ("qkv", "z", "b", "a")]
+    tensors[f"{of_layer}.weight"] = np.concatenate(four)
+    one = write_hf(tmp_path / "one", CONFIGS[name] | {"architectures": [name]}, tensors)
+    ids = list(range(3, 17))
+    assert np.array_equal(specdec.load(one).logits(ids), specdec.load(folder).logits(ids))

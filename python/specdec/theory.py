@@ -31,7 +31,7 @@ __all__ = [
     "acceptance_rate", "classical_acceptance_rate", "coupled_acceptance_rate", "divergence",
     "expected_block_tokens", "expected_operations", "expected_speedup", "expected_tokens",
     "expected_tree_tokens", "greedy_acceptance_rate", "improves", "least_speedup", "mean_acceptance_rate",
-    "optimal_gamma", "oracle_speedup", "speedup_of_tokens",
+    "optimal_gamma", "oracle_speedup",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]

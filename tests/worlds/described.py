@@ -151,8 +151,11 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if "parallel" not in found and draws.chance(0.3):
         found |= {
-            "mixers": draws.one(_each(n_layer, "attention", "convolution")), "mixer_bias": draws.chance(0.3),
-            "conv_width": draws.one(1, 2, 3, 4, 7, 16), "conv_bias": draws.chance(0.3),
+            "mixers": draws.one(_each(n_layer, "attention", "convolution", "delta")),
+            "mixer_bias": draws.chance(0.3), "conv_width": draws.one(1, 2, 3, 4, 7, 16),
+            "conv_bias": draws.chance(0.3), "n_mixer_key_head": (n_key := draws.one(1, 2, 3)),
+            "n_mixer_value_head": n_key * draws.one(1, 2, 3), "mixer_grouped": draws.chance(0.5),
+            "d_mixer_key": draws.one(1, 8, 17, 40), "d_mixer_value": draws.one(32, 64),
         }  # fmt: skip
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
@@ -222,6 +225,8 @@ def _made(description: str) -> Model:
         weight += "norm.weight" in name
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
+        if name.endswith("decay.rate"):
+            weight = -np.abs(weight)  # states must not grow
         tensors[name] = weight.astype(np.float32)
     tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes")) if d["text"] else None
     formats = {name: d[name] for name in ("dtype", "cache_dtype", "prefill")}
@@ -279,8 +284,8 @@ ADAPTER: Description = {
 """What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
 
 ROLES = (
-    "attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mixer_in", "mixer_out", "mlp_gate", "mlp_up",
-    "mlp_down", "head",
+    "attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mixer_in", "mixer_gate", "mixer_out", "mlp_gate",
+    "mlp_up", "mlp_down", "head",
 )  # fmt: skip
 RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
 

@@ -30,6 +30,9 @@ static int is_adaptable(const sd_tensor_spec* spec) {
     case SD_ATTN_V:
     case SD_ATTN_GATE:
     case SD_ATTN_OUT:
+    case SD_MIXER_IN:
+    case SD_MIXER_GATE:
+    case SD_MIXER_OUT:
     case SD_MLP_GATE:
     case SD_MLP_UP:
     case SD_MLP_DOWN:
@@ -42,7 +45,7 @@ static sd_status find(const sd_model* base, const sd_adapted_tensor* tensor, sd_
     if (sd_tensor_find(&base->config, tensor->name, spec) < 0)
         return sd_fail(SD_ERR_VALUE, "tensor %.64s: not part of the model", tensor->name);
     SD_FAIL_IF(!is_adaptable(spec), SD_ERR_VALUE,
-               "tensor %s: cannot be adapted, expected a matrix of attention, of a dense "
+               "tensor %s: cannot be adapted, expected a matrix of attention or another mixer, of a dense "
                "feed-forward block, or a head that is not tied",
                spec->name);
     SD_FAIL_IF(tensor->rank < 1 || tensor->rank > MOST_RANK, SD_ERR_VALUE,

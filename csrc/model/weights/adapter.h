@@ -48,8 +48,8 @@ typedef struct sd_adapted_tensor {
 } sd_adapted_tensor;
 
 /* Create a model over the weights of `base`, a finished decoder-only model without an adapter, with an empty
- * adapter for tensors [n], each at most once: matrices of attention and dense feed-forward blocks, and an
- * untied head. base: borrowed; must outlive the model. *model is owned by the caller. */
+ * adapter for tensors [n], each at most once: matrices of attention, other mixers and dense feed-forward
+ * blocks, and an untied head. base: borrowed; must outlive the model. *model is owned by the caller. */
 sd_status sd_model_adapt(const sd_model* base, const sd_adapted_tensor* tensors, int n, sd_model** model);
 
 /* Create a finished model over the weights and the adapter of another, borrowed, which must outlive it: rows

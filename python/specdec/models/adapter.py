@@ -22,7 +22,9 @@ from specdec.models.families import FAMILIES, Source
 from specdec.models.families.family import wrong_shape
 from specdec.models.number_formats import widened
 
-_ADAPTABLE: Final = re.compile(r"layers\.\d+\.(attn_(?:q|k|v|gate|out)|mlp_(?:gate|up|down))\.weight|head")
+_ADAPTABLE: Final = re.compile(
+    r"layers\.\d+\.(attn_(?:q|k|v|gate|out)|mixer_(?:in|gate|out)|mlp_(?:gate|up|down))\.weight|head"
+)
 """Canonical names of matrices that support unmerged adapters."""
 
 _MERGE: Final = "or merge it: specdec.load(..., adapter=...)"

@@ -334,8 +334,8 @@ class _Forward:
         if own["mixer_grouped"]:
             group = own["n_mixer_value_head"] // own["n_mixer_key_head"]
             query, key = np.repeat(query, group, axis=1), np.repeat(key, group, axis=1)
-        rates = [self.in_f32(h, f"{ours}.mixer_{part}.weight") for part in ("decay", "beta")]
-        out = self.rule(query, key, value.reshape(*rates[0].shape, -1), *rates, ours)
+        decay, beta = (self.in_f32(h, f"{ours}.mixer_{part}.weight") for part in ("decay", "beta"))
+        out = self.rule(query, key, value.reshape(*decay.shape, -1), decay, beta, ours)
         out = self.head_norm(out.reshape(-1, out.shape[-1]), self.tensor(f"{ours}.mixer_norm.weight"))
         gated = out.reshape(self.n_rows, -1) * self.silu(self.linear(h, f"{ours}.mixer_gate"))
         return self.linear(gated, f"{ours}.mixer_out")
@@ -363,8 +363,9 @@ class _Forward:
             y = y + self.tensor(f"{name}_bias")
         weights = self.tensor(name)
         for back, weight in zip(range(len(weights) - 1, -1, -1), weights, strict=True):
-            ancestor = self.visible & (self.distance == back)
-            rows = np.where(ancestor.any(axis=1)[:, None], x[ancestor.argmax(axis=1)], self.dtype(0))
+            ancestor: Array = self.visible & (self.distance == back)
+            exists = np.any(ancestor, axis=1)[:, None]
+            rows = np.where(exists, x[ancestor.argmax(axis=1)], np.zeros((), x.dtype))
             y = self.fused(rows, weight, y)
         return y
 

@@ -106,7 +106,7 @@ def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata as they are read: lists of numbers are arrays."""
     arrays = {key: np.array(value) for key, value in keys.items() if isinstance(value, list)}
     narrow = {key: a.astype(np.int32) if a.dtype == np.int64 else a for key, a in arrays.items()}
-    return keys | narrow
+    return {**keys, **narrow}
 
 
 def _check_described(checkpoint: Checkpoint, path: Path, metadata: Metadata) -> None:

@@ -43,7 +43,7 @@ def _width(reader: ConfigReader, width: int) -> int:
     if fields.has("block_ffn_dim_multiplier") and fields.raw("block_ffn_dim_multiplier") is None:
         fields.skip("block_multiple_of")
         return width
-    whole = fields.integer("block_multiple_of", default=256)
+    whole: int = fields.integer("block_multiple_of", default=256)
     width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * width)
     return -(-width // whole) * whole
 
