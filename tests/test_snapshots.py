@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import specdec
 from allocations import needs_hooks, nothing_leaks
 from compiled import rows_computed
 from specdec import PromptCache
-from specdec.models.model_config import ModelConfig
-from worlds.canonical import VARIANTS, build, perturbed, random_tensors
+from worlds.canonical import VARIANTS, perturbed, random_tensors
+from worlds.encoder_decoders import model_of
 
 PERIOD, TAIL = 2048, 16
 REACHED = {"rows": [2483, 0, 0, 0], "blas": [2304, 2304, 0, 0], "tiles": [2483, 2048, 0, 0]}
@@ -25,14 +24,11 @@ KINDS = {
 }
 
 
-def pair(kind: str, **formats: Any) -> tuple[specdec.Model, specdec.Model]:
+def pair(kind: str) -> tuple[specdec.Model, specdec.Model]:
     """A target and a draft that agrees with it at times, both with states."""
     config = VARIANTS[kind] | {"n_ctx": 6000} | KINDS[kind]
     tensors = {name: 3 * tensor for name, tensor in random_tensors(config).items()}
-    target, draft = (
-        specdec.Model(build(config, one, **formats), ModelConfig.from_canonical(config), None, Path(), "made")
-        for one in (tensors, perturbed(tensors))
-    )
+    target, draft = (model_of(config, one) for one in (tensors, perturbed(tensors)))
     return target, draft
 
 
@@ -123,10 +119,8 @@ def test_windows_and_slices(prefill: str) -> None:
     """Windows that have moved on are read again; with OpenBLAS a text goes back to whole slices."""
     kind = "delta-wide-convolution-first-attention"
     config = VARIANTS[kind] | {"n_ctx": 6000}
-    model = specdec.Model(
-        build(config, random_tensors(config), prefill=prefill, dtype="bf16" if prefill == "tiles" else "f32"),
-        ModelConfig.from_canonical(config), None, Path(), "made",
-    )  # fmt: skip
+    dtype = "bf16" if prefill == "tiles" else "f32"
+    model = model_of(config, random_tensors(config), prefill=prefill, dtype=dtype)
     cache, text = PromptCache(), ids_of(2500)
     ask(model, None, text, cache)
     found = [

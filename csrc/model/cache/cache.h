@@ -3,8 +3,9 @@
  * A layer with a sliding window has slots for the window, the pending nodes and as many tokens more: slot s
  * of the cache is slot s % n of a layer with n slots. So a text can be cut back by some tokens, or to
  * nothing; further back its windows are overwritten. A layer without attention keeps a state instead
- * (layer_state.h), with the same effect; snapshots of it (snapshots.h) are positions to cut back to. Rows that a pass commits, as those of prompts, may overwrite it
- * before they are committed: where they are dropped, the cache loses its text.
+ * (layer_state.h), with the same effect; snapshots of it (snapshots.h) are positions to cut back to. Rows
+ * that a pass commits, as those of prompts, may overwrite it before they are committed: where they are
+ * dropped, the cache loses its text.
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes under verification are
  * pending: node i is in slot n_committed + i, at position n_committed + depth. keep(path) moves the accepted
