@@ -56,7 +56,9 @@ def stacked(
 
     keeps_rows = not inputs_first and entry_type is Named
     suffixes = {".weight": "", ".bias": "_bias"} if suffixes is None else suffixes
-    return entry_type(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
+    return entry_type(
+        name, view, shape_there, keeps_rows=keeps_rows, inputs_first=inputs_first, index=0, suffixes=suffixes
+    )
 
 
 # ------------------------------------------------------------------------------------------------ MXFP4
