@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import specdec
+from specdec import _core
 from specdec.reference import bits, recurrence
 from support.compiled import in_instruction_sets, prompt_logits, prompts_in_slices_of, trees_along
+from support.sessions import Session
 from test_interrupt import WIDE, StopError, alarms, wide_model
 from worlds.canonical import VARIANTS, build, decoder_of, random_tensors
 
@@ -140,6 +142,30 @@ def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     assert np.array_equal(
         decoder.forward([5], [-1])[0], prompt_logits(build(config, tensors), [*ids[:170], 5])[-1]
     )
+
+
+@pytest.mark.parametrize("mixers", [["delta", "attention", "delta"], []])
+@pytest.mark.parametrize("kind", ["key", "value"])
+def test_heads_whose_dimensions_overflow_are_refused(mixers: list[str], kind: str) -> None:
+    sizes = {f"n_mixer_{kind}_head": 2**17, f"d_mixer_{kind}": 2**15, "mixers": mixers}
+    with pytest.raises(ValueError, match=rf"n_mixer_{kind}_head \* d_mixer_{kind} is {2**32}, expected "):
+        _core.Model(VARIANTS["delta"] | sizes, {})
+
+
+def test_cached_texts_have_no_log() -> None:
+    config = VARIANTS["delta"]
+    model, n_bytes = build(config, random_tensors(config)), []
+    draft = _core.Ngram(np.ones(config["n_vocab"], np.int32), ())
+    for gamma in (1, 15):
+        session = Session(
+            model, draft, [[4, 5, 6]], gamma=gamma, max_new_tokens=4, sampling={"temperature": 0.0},
+            n_threads=1, seeds=[(0, 0)],
+        )  # fmt: skip
+        session.prefill()
+        text = session.cached_text(0)
+        assert session.cached_size(0) == (text.tokens.tolist(), None, text.n_bytes, text.n_low)
+        n_bytes.append(text.n_bytes)
+    assert n_bytes[0] == n_bytes[1]
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@
 
 /* Compute the new nodes of the branches and make them pending in their caches. The wanted logits are in
  * workspace->logits, one row after another in the order of branches and nodes, n_vocab of ld_logits floats
- * each. On failure no cache has changed. */
+ * each. On failure no cache has changed, except that rows to be committed (n_commit) may have cost a cache
+ * with layers without attention its text. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
 /* Compute logits after n rows [n] of the last forward pass that have none, numbered over its branches and
