@@ -40,7 +40,7 @@ class _Blocks:
     file: Path  # that describes the model
 
 
-def open_native_head(
+def open_mtp_block(
     target: Model, path: Path, *, normed_input: bool, normed_feedback: bool, dtype: Dtype | None
 ) -> PublishedDraft:
     """Open the MTP block of a target in `path`: a folder or a GGUF file."""
@@ -73,10 +73,8 @@ def open_native_head(
 
 def _config_of(target: Model) -> dict[str, Any]:
     """Return the canonical configuration of the block: the target's last layer with attention."""
-    n_layer, mixers = target.config.n_layer, target.config.mixers
-    layer = max(i for i in range(n_layer) if not mixers or mixers[i] == "attention")
-    config = target.config.of_layer(layer) | joined_config(target)
-    return config | {"feature_norms": True, "shared_embedding": True}
+    joined = joined_config(target) | {"feature_norms": True, "shared_embedding": True}
+    return target.config.last_attention() | joined
 
 
 def _in_folder(target: Model, path: Path) -> _Blocks:
