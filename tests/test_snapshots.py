@@ -38,7 +38,8 @@ def models(request: pytest.FixtureRequest) -> tuple[specdec.Model, specdec.Model
 
 
 def ids_of(n: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, 101, n).tolist()
+    ids: list[int] = np.random.default_rng(seed).integers(0, 101, n).tolist()
+    return ids
 
 
 def ask(
