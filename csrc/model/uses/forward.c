@@ -361,11 +361,12 @@ static sd_status run_layers_again(sd_workspace* w, const sd_branch* branch, int 
     return run(&pass);
 }
 
-/* Read the text before a prompt slice again, as its states now include the slice. */
+/* Read the text before a prompt slice again, as its states now include the slice. Later layers keep what they
+ * have, so the text can be cut back no further than before. */
 static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layers) {
     sd_cache* c = slice->cache;
     int32_t parents[SD_MOST_SLICE];
-    int n = c->n_committed;
+    int n = c->n_committed, low = c->n_low;
     sd_status status = SD_OK;
     for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
     sd_cache_cut(c, 0);
@@ -384,6 +385,7 @@ static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layer
     if (status == SD_OK)
         status = sd_cache_grow(c, slice->tokens, slice->parents, slice->n_new, slice->n_commit,
                                w->model->config.n_ctx);
+    if (c->n_low < low) c->n_low = low;
     if (status != SD_OK) sd_cache_cut(c, 0);
     return status;
 }
@@ -527,6 +529,7 @@ void sd_forward_settle_failures(sd_workspace* w) {
 sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            sd_prompt_logits logits) {
     int32_t parents[SD_MOST_SLICE], path[SD_MOST_SLICE];
+    int n_before = cache->n_committed;
     int n_here = sd_slice_length(cache, n - *n_done), blas = sd_prompts_in_slices(w->model);
     if (logits == SD_LOGITS_ALL && n_here > w->max_logits) n_here = w->max_logits;
     int all = logits == SD_LOGITS_ALL, last = logits == SD_LOGITS_LAST && n_here == n - *n_done;
@@ -546,7 +549,8 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     }
     if (status == SD_OK) status = sd_cache_keep(cache, path, n_here);
     if (status != SD_OK) {
-        if (cache->n_committed == 0) *n_done = 0;
+        int n_lost = n_before - cache->n_committed;
+        *n_done = n_lost < *n_done ? *n_done - n_lost : 0;
         return status;
     }
     sd_cache_count_prompt(cache, n_here);

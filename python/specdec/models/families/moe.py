@@ -262,7 +262,8 @@ def sparse_after(reader: ConfigReader, n_layer: int, n_dense: int) -> dict[str, 
     blocks = fields.raw("mlp_layer_types")
     if blocks is None:
         return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
-    if not isinstance(blocks, list) or len(blocks) != n_layer or not set(blocks) <= {"dense", "sparse"}:
+    names = ("dense", "sparse")
+    if not isinstance(blocks, list) or len(blocks) != n_layer or not all(one in names for one in blocks):
         raise fields.error("mlp_layer_types", f"'dense' or 'sparse' for each of {n_layer} layers")
     return {"mixtures": [int(block == "sparse") for block in blocks]}
 

@@ -88,7 +88,7 @@ def _in_folder(target: Model, path: Path) -> _Blocks:
     family = FAMILIES[name]
     if family.mtp is None:
         names = ", ".join(one for one, other in FAMILIES.items() if other.mtp is not None)
-        found = f"is a {name}, which has no supported multi-token prediction layer"
+        found = f"is a {name}, which has no supported MTP block"
         raise UnsupportedModelError(f"{path} {found}; expected one of {names}")
     decoder = family.decoder_fields(fields)
     if family.n_mtp_blocks(decoder) != 1:
@@ -105,7 +105,8 @@ def _in_gguf(target: Model, path: Path) -> _Blocks:
     if metadata.n_mtp_blocks == 0:
         expected = (
             "a file that was converted with it (many published files are not; repositories of those that are "
-            "often end in -MTP-GGUF), or a separate file: drafts.MTP(target, 'mtp-NAME.gguf')"
+            "often end in -MTP-GGUF), or a separate file or the model's folder, as path=: "
+            "drafts.MTP(target, 'mtp-NAME.gguf')"
         )
         raise UnsupportedModelError(f"{path}: has no MTP block; expected {expected}")
     if metadata.n_mtp_blocks != 1:
@@ -136,6 +137,6 @@ def _of_block(
     for copy in layout.copies:
         found.pop(layer + copy[1:], None)
     if not found:
-        expected = f"tensors {own}*, as in the files that the model's authors publish"
+        expected = f"tensors {own}*, as in the files that the model's authors publish: name those as path="
         raise UnsupportedModelError(f"{path}: has no MTP block; expected {expected}")
     return found
