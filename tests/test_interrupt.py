@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiled import prompts_in_slices_of
 from processes import printed
+from sessions import Session, read_prompts
 from specdec import _core
 from worlds.canonical import LLAMA
 
@@ -129,6 +131,12 @@ WIDE = LLAMA | {
 }  # fmt: skip
 
 
+WIDE_DELTA = WIDE | {
+    "mixers": ["delta", "delta"], "conv_width": 4, "n_mixer_key_head": 8, "n_mixer_value_head": 32,
+    "d_mixer_key": 64, "d_mixer_value": 128,
+}  # fmt: skip
+
+
 def wide_model(config: dict[str, Any], prefill: str, dtype: str = "f32") -> _core.Model:
     """A model in which one slice of a prompt takes a large part of a second."""
     rng = np.random.default_rng(0)
@@ -175,6 +183,10 @@ def test_signals_are_handled_within_one_slice_of_a_prompt(prefill: str, dtype: s
 
 class StopError(Exception):
     """Error raised by a handler."""
+
+
+def stop() -> None:
+    raise StopError
 
 
 @pytest.mark.slow
@@ -237,3 +249,26 @@ print(n_within)
 def test_a_handler_may_compute_with_threads_of_its_own() -> None:
     """The pool of threads is free while handlers run."""
     assert int(printed(COMPUTING_HANDLER)) > 0
+
+
+@pytest.mark.slow
+def test_a_search_that_is_stopped_goes_on_from_the_snapshot_before() -> None:
+    ids = list(range(240))
+    with prompts_in_slices_of(32):
+        model = wide_model(WIDE_DELTA, "rows")
+    session = Session(model, None, [[*ids[:190], 7, *ids[:9]]], gamma=0, temperature=0.0, max_new_tokens=2)
+    session.core.keep_snapshots(4, 2**30)
+    session.prefill()
+    searches = []
+    for stops in (False, True):
+        search = _core.BeamSearch(model, None, ids, width=2, draft_width=2, gamma=1, max_new_tokens=2)
+        assert search.begin_with(session.cached_text(0)) == 183
+        assert search.prefill_slice()
+        if stops:
+            with pytest.raises(StopError), alarms(stop):
+                search.prefill_slice()
+        read_prompts(search)
+        while search.round():
+            pass
+        searches.append((search.cached_size(model)[0], search.beams()))
+    assert searches[0] == searches[1]
