@@ -1,4 +1,4 @@
-/* EAGLE-1, EAGLE-3 and native heads: a small model that reads tokens and the target's hidden states. */
+/* EAGLE-1, EAGLE-3 and MTP blocks: a small model that reads tokens and the target's hidden states. */
 #include "predictors.h"
 
 #include <assert.h>

@@ -263,6 +263,7 @@ void sd_cache_take_snapshot(sd_cache* c) {
 }
 
 void sd_cache_keep_snapshots(sd_cache* c, int most, size_t max_bytes) {
+    assert(most >= 0);
     size_t fitting = c->n_ring > 0 ? max_bytes / sd_snapshot_bytes(&c->model->config) : 0;
     if (most > SD_MOST_SNAPSHOTS) most = SD_MOST_SNAPSHOTS;
     c->snapshots.most = fitting < (size_t)most ? (int)fitting : most;
