@@ -53,8 +53,7 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     fields = reader.fields
     attending = fields.raw("full_attn_idxs")
     if fields.raw("layer_types") is None and attending is not None:
-        if not isinstance(attending, list) or not set(attending) <= set(range(n_layer)):
-            raise fields.error("full_attn_idxs", f"a list of layers below {n_layer}")
+        attending = fields.integers("full_attn_idxs", maximum=n_layer - 1)
         layer_types = ["full_attention" if i in attending else "conv" for i in range(n_layer)]
     else:
         every = ["full_attention"] * n_layer
@@ -62,7 +61,7 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     bias = fields.boolean("conv_bias", default=False)
     return {
         "mixers": ["convolution" if one == "conv" else "attention" for one in layer_types],
-        "conv_width": fields.integer("conv_L_cache", default=3),
+        "conv_width": fields.integer("conv_L_cache", default=3, maximum=16),
         "conv_bias": bias,
         "mixer_bias": bias,
     }

@@ -54,7 +54,8 @@ def open_native_head(
         raise CheckpointError(f"{path}: {error}") from error
     if blocks.coded:
         sources = coded_sources(sources, {name for name, tensor in tensors.items() if tensor.is_coded})
-    if unknown := unused_tensors(path, sources, tensors):
+    own = blocks.layout.block.format(n=target.config.n_layer)
+    if unknown := unused_tensors(path, sources, tensors, blocks.layer, own):
         names = ", ".join(repr(tensors[name].name) for name in unknown[:5])
         raise UnsupportedModelError(f"{path}: holds tensors that the MTP block does not use: {names}")
     stored = stored_tensors(path, sources, tensors) if dtype is None and target.dtype == "file" else None
@@ -74,8 +75,10 @@ def open_native_head(
 def _config_of(target: Model) -> dict[str, Any]:
     """Return the canonical configuration of the block: the target's last layer with attention."""
     n_layer, mixers = target.config.n_layer, target.config.mixers
-    layer = max(i for i in range(n_layer) if not mixers or mixers[i] == "attention")
-    config = target.config.of_layer(layer) | joined_config(target)
+    attending = [i for i in range(n_layer) if not mixers or mixers[i] == "attention"]
+    if not attending:
+        raise UnsupportedModelError(f"{target.path}: has no layer with attention, which the block needs")
+    config = target.config.of_layer(attending[-1]) | joined_config(target)
     return config | {"feature_norms": True, "shared_embedding": True}
 
 
