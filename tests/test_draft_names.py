@@ -84,7 +84,8 @@ def test_drafts_that_come_with_their_target() -> None:
     assert isinstance(draft, drafts.ModelDraft) and draft.model.path == small.path
     quick = named("embedded", target, dtype="int8")
     assert isinstance(quick, drafts.ModelDraft) and quick.model.dtype == "int8"
-    assert isinstance(named("mtp", mimo_target()), drafts.MTP)
+    for name in ("mtp", f"mtp:{mimo_target().path}"):
+        assert isinstance(named(name, mimo_target()), drafts.MTP)
 
 
 def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> None:
@@ -148,6 +149,7 @@ def test_wrong_parameters_are_named() -> None:
         ("lookahead:3", "expected WINDOW,NGRAM"), ("skip-layers:/", "attn and mlp are empty"),
         ("ngram:no-such-file", "no-such-file: no such file"),
         ("prompt-lookup:no-such-file", "no-such-file: no such file"),
+        ("mtp:no-such-file", "no-such-file'; expected a number of tokens, a text, or a folder"),
         ("lokahead", "expected lookahead perhaps"), ("ensemble:prompt-lookup+", "draft is ''"),
         ("online:" * 3000 + "prompt-lookup", "at most 8 nested drafts"),
         ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 nested drafts"),

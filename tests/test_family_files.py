@@ -364,3 +364,12 @@ def test_a_delta_rule_in_one_matrix(tmp_path: Path) -> None:
     one = write_hf(tmp_path / "one", CONFIGS[name] | {"architectures": [name]}, tensors)
     ids = list(range(3, 17))
     assert np.array_equal(specdec.load(one).logits(ids), specdec.load(folder).logits(ids))
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "HunYuanDenseV1ForCausalLM"])
+def test_dynamic_scaling_of_one_pair(name: str) -> None:
+    """Its exponent, size / (size - 2), does not exist."""
+    scaling = {"type": "dynamic", "factor": 2.0} | ({"alpha": 50.0} if name != "LlamaForCausalLM" else {})
+    config = CONFIGS[name] | {"architectures": [name], "head_dim": 2, "rope_scaling": scaling}
+    with pytest.raises(CheckpointError, match="'head_dim' .*more than 2 rotated dimensions"):
+        read_config(config)

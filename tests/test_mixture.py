@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from allocations import allowing, bytes_held, needs_hooks
+from compiled import Decoder, Model, tensor_shapes
 from sessions import Session
-from specdec import _core, reference
+from specdec import reference
 from worlds.canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
 
 N_IDS = 80
@@ -20,9 +21,9 @@ CORRECTED = MIXTURES["mixture-corrected-groups-dense-first"]
 GREEDY: dict[str, Any] = {key: {"temperature": 0.0} for key in ("sampling", "draft_sampling")}
 
 
-def rows_of(model: _core.Model, ids: list[int], n_together: int, n_threads: int = 1) -> np.ndarray:
+def rows_of(model: Model, ids: list[int], n_together: int, n_threads: int = 1) -> np.ndarray:
     """Logits of a text in forward passes of n_together tokens."""
-    decoder = _core.Decoder(model, capacity=len(ids), max_nodes=n_together, n_threads=n_threads)
+    decoder = Decoder(model, capacity=len(ids), max_nodes=n_together, n_threads=n_threads)
     found = []
     for first in range(0, len(ids), n_together):
         chain = ids[first : first + n_together]
@@ -42,7 +43,7 @@ def test_rows_grouped_by_expert_have_the_bits_of_rows_alone(name: str, dtype: st
     model = build(config, random_tensors(config), dtype=dtype, cache_dtype=cache)
     ids = ids_of(config)
     alone = rows_of(model, ids, 1)
-    assert np.array_equal(_core.Decoder(model, capacity=N_IDS).prefill(ids, logits=True), alone)
+    assert np.array_equal(Decoder(model, capacity=N_IDS).prefill(ids, logits=True), alone)
     for n_together, n_threads in ((2, 1), (5, 3), (13, 2), (64, 2)):
         assert np.array_equal(rows_of(model, ids, n_together, n_threads), alone)
 
@@ -57,7 +58,7 @@ def test_most_rows_differ_from_the_reference_only_by_rounding(name: str) -> None
     tokens = range(30)
     for dtype in ("bf16", "int8", "int4"):
         model = build(config, tensors, dtype=dtype, cache_dtype="bf16")
-        found = _core.Decoder(model, capacity=1, max_nodes=30).forward(tokens, [-1] * 30)
+        found = Decoder(model, capacity=1, max_nodes=30).forward(tokens, [-1] * 30)
         expected = reference.tree_logits(
             config, tensors, [], tokens, [-1] * 30, format=dtype, cache_format="bf16"
         )
@@ -184,12 +185,12 @@ def test_a_round_allocates_nothing() -> None:
 )  # fmt: skip
 def test_configurations_that_contradict_themselves(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        _core.tensor_shapes(CHOOSING | changes)
+        tensor_shapes(CHOOSING | changes)
 
 
 def test_names_of_tensors() -> None:
     config = MIXTURES["mixture-chosen-some-layers"]
-    shapes, tensors = _core.tensor_shapes(config), random_tensors(config)
+    shapes, tensors = tensor_shapes(config), random_tensors(config)
     assert shapes["layers.2.experts.39.mlp_down.weight"] == (48, 40)
     assert shapes["layers.1.mlp_down.weight"] == (48, 70) and "layers.0.mlp_down.weight" not in shapes
     model = build(config, tensors)

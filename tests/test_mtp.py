@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from dataclasses import replace
@@ -62,6 +61,14 @@ def test_chains_are_those_of_the_definition(world: tuple[specdec.Model, EagleFol
         draft = drafts.MTP(target, normed_input=normed_input, normed_feedback=normed_feedback)
         assert draft.captures == captures
         assert_chains_of_the_paper(other, draft, max_new_tokens=20)
+
+
+def test_targets_without_one_block_are_refused(tmp_path: Path) -> None:
+    many, _ = mtp_folder(tmp_path / "many", num_nextn_predict_layers=3)
+    none = specdec.load(write_hf(tmp_path / "none", llama_config()), tokenizer=False)
+    for target, expected in ((many, "'num_nextn_predict_layers' is 3"), (none, "has no supported multi-tok")):
+        with pytest.raises(UnsupportedModelError, match=expected):
+            drafts.MTP(target)
 
 
 TREES: dict[str, Any] = {
@@ -188,7 +195,7 @@ def test_a_quantized_file_keeps_its_types(tmp_path: Path) -> None:
     kept, in_int8 = drafts.MTP(target, head_tokens=[1, 4, 9]), drafts.MTP(target, dtype="int8")
     assert (kept.dtype, in_int8.dtype) == ("file", "int8")
     assert kept.core.model.n_bytes < 0.75 * in_int8.core.model.n_bytes
-    assert copy.copy(kept.__reduce__()[0]).keywords["dtype"] is None
+    assert kept.__reduce__()[0].keywords["dtype"] is None
     plain = specdec.generate(target, None, PROMPT, **RUN)
     for draft in (kept, in_int8):
         got = specdec.generate(target, draft, PROMPT, **RUN)

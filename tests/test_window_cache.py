@@ -142,6 +142,14 @@ def test_a_prompt_that_fails_is_read_again(model: Model) -> None:
     n_left = decoder.n_committed
     assert n_left == (0 if "mixers" in model.config else 200)
     assert np.array_equal(decoder.prefill(text[n_left:], logits=True), expected[n_left:])
+    decoder.cut(0)
+    decoder.prefill(text[:24])
+    decoder.cut(12)
+    with pytest.raises(specdec.NotFiniteError, match="position 12 is not finite"):
+        decoder.prefill([100], finite=True)
+    decoder.cut(5)  # before what the convolutions still have
+    n_left = decoder.n_committed
+    assert np.array_equal(decoder.prefill(text[n_left:], logits=True), expected[n_left:])
 
 
 def test_convolutions_are_chains_of_fused_multiplications() -> None:

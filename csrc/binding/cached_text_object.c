@@ -31,11 +31,25 @@ static PyObject* get_captures(PyObject* self, void* ignored) {
     return sd_tuple_of_ints(cache_of(self)->captures.layers, cache_of(self)->captures.n);
 }
 
+PyObject* sd_snapshots_of(const sd_cache* cache, int low) {
+    const sd_snapshots* s = &cache->snapshots;
+    int positions[SD_MOST_SNAPSHOTS], n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->taken[i]->n >= low) positions[n++] = s->taken[i]->n;
+    return sd_tuple_of_ints(positions, n);
+}
+
+static PyObject* get_snapshots(PyObject* self, void* ignored) {
+    return sd_snapshots_of(cache_of(self), cache_of(self)->n_window_low);
+}
+
 static PyGetSetDef getters[] = {
     {"tokens", get_tokens, NULL, "The token ids of the text [n_tokens], int32; a copy.", NULL},
     {"source", get_source, NULL,
      "The ids of the text's source, int32, a copy; None for a model without an encoder.", NULL},
     {"captures", get_captures, NULL, "Layers of the hidden states kept of each token.", NULL},
+    {"snapshots", get_snapshots, NULL, "Fewer tokens than n_low that another text can begin with, ascending.",
+     NULL},
     {0},
 };
 

@@ -197,6 +197,9 @@ struct sd_translation_object {
  * change meanwhile: copying releases the GIL. */
 PyObject* sd_cached_text_new(sd_model_object* model, const sd_cache* cache);
 
+/* Tokens of a cache's snapshots, from `low` on: a new tuple, or NULL with an exception. */
+PyObject* sd_snapshots_of(const sd_cache* cache, int low);
+
 /* Find a number format or an engine of matrix products by its Python name; -1 with an exception that names
  * `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);

@@ -238,6 +238,24 @@ static PyObject* captures_of(sd_model_object* model, const sd_cache* cache) {
     return sd_tuple_of_ints(cache->captures.layers, cache->captures.n);
 }
 
+static PyObject* snapshots_of_copy(sd_model_object* model, const sd_cache* cache) {
+    return sd_snapshots_of(cache, sd_cache_copy_window_low(cache));
+}
+
+static PyObject* snapshots(PyObject* self, PyObject* args) {
+    return with_cache(self, args, snapshots_of_copy);
+}
+
+static PyObject* keep_snapshots(PyObject* base, PyObject* args) {
+    sd_session_object* self = (sd_session_object*)base;
+    int most;
+    Py_ssize_t max_bytes;
+    if (!PyArg_ParseTuple(args, "in", &most, &max_bytes) || enter(self) < 0) return NULL;
+    sd_session_keep_snapshots(self->session, most, (size_t)max_bytes);
+    leave(self);
+    Py_RETURN_NONE;
+}
+
 static PyObject* cached_text(PyObject* self, PyObject* args) {
     return with_cache(self, args, sd_cached_text_new);
 }
@@ -304,6 +322,8 @@ static PyMethodDef methods[] = {
     {"cached_text", cached_text, METH_VARARGS, "cached_text($self, sequence, model=None, /)\n--\n\n"},
     {"captures", captures, METH_VARARGS, "captures($self, sequence, model=None, /)\n--\n\n"},
     {"cached_size", cached_size, METH_VARARGS, "cached_size($self, sequence, model=None, /)\n--\n\n"},
+    {"snapshots", snapshots, METH_VARARGS, "snapshots($self, sequence, model=None, /)\n--\n\n"},
+    {"keep_snapshots", keep_snapshots, METH_VARARGS, "keep_snapshots($self, most, max_bytes, /)\n--\n\n"},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\n"},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Add the distributions of nodes to records from now on."},

@@ -78,6 +78,13 @@ sd_cache* sd_drafter_cache(const sd_drafter* d, int sequence, const sd_model* mo
     return found;
 }
 
+void sd_drafter_keep_snapshots(const sd_drafter* d, int n_sequences, int most, size_t max_bytes) {
+    for (int i = 0; d->caches && i < n_sequences; i++)
+        sd_cache_keep_snapshots(&d->caches[i], most, max_bytes);
+    for (int i = 0; i < d->n_within; i++)
+        sd_drafter_keep_snapshots(d->within[i], n_sequences, most, max_bytes);
+}
+
 sd_status sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* known,
                                 const sd_prompt* prompt, int* n) {
     int most = 0, n_source = known->model->encoder ? prompt->n_source : 0;

@@ -134,6 +134,10 @@ sd_drafter* sd_drafter_active_queries(sd_drafter* drafter);
  * NULL: none. */
 sd_cache* sd_drafter_cache(const sd_drafter* drafter, int sequence, const sd_model* model);
 
+/* Let the prompts of `n_sequences` sequences take snapshots (sd_cache_keep_snapshots), in a drafter and those
+ * within it. */
+void sd_drafter_keep_snapshots(const sd_drafter* drafter, int n_sequences, int most, size_t max_bytes);
+
 /* Copy the common prefix of a prompt and `known` (same source) into all of a sequence's caches of that model,
  * in a drafter and those within it. A model with ids of its own gets all of `known`, since the prompt in its
  * ids is not known yet; tokens that disagree are dropped when the prompt is read. *n, set on success: most

@@ -261,6 +261,12 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
     return SD_OK;
 }
 
+void sd_session_keep_snapshots(sd_session* s, int most, size_t max_bytes) {
+    int n = s->shape.n_sequences;
+    for (int i = 0; i < n; i++) sd_cache_keep_snapshots(&s->caches[i], most, max_bytes);
+    if (s->drafter) sd_drafter_keep_snapshots(s->drafter, n, most, max_bytes);
+}
+
 const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_model* model) {
     if (check_sequence(s, sequence) != SD_OK) return NULL;
     if (model == s->caches[sequence].model) return &s->caches[sequence];

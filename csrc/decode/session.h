@@ -108,6 +108,10 @@ const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
  * this model has then. */
 sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cache* known, int* n);
 
+/* Let later prompts take snapshots of the states of models without attention in some layers (snapshots.h): at
+ * most `most` of a text and a model, and max_bytes. Other texts can then begin with a part of such a text. */
+void sd_session_keep_snapshots(sd_session* session, int most, size_t max_bytes);
+
 /* The cache of a sequence's text, without the last tokens, of the sequence's model or the draft's, whichever
  * `model` is; borrowed, valid until the next call. Until that model begins to read the text, the cache has
  * the previous text of the slot. NULL, with a message, if there is no such sequence or model. */

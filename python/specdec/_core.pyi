@@ -309,6 +309,8 @@ class CachedText:
     """The ids of the text's source; a copy. None for a model without an encoder."""
     model: Final[Model]
     n_low: Final[int]
+    @property
+    def snapshots(self) -> tuple[int, ...]: ...
     """Least tokens that another text must share to begin with it: sliding windows have moved on."""
     captures: Final[tuple[int, ...]]
     """Hidden states kept of each token, as `Decoder` names them."""
@@ -427,6 +429,10 @@ class Session:
 
         Until the model begins to read a text, those of the slot's previous text.
         """
+    def snapshots(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
+        """`CachedText.snapshots` of such a copy."""
+    def keep_snapshots(self, most: int, max_bytes: int, /) -> None:
+        """Let later prompts take snapshots of recurrent states: at most so many of a text and a model."""
     def captures(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
         """Hidden states cached with a text, for drafts that read them: `CachedText.captures`."""
     def finish(self, sequence: int) -> None:

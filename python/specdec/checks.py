@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from specdec.errors import InputError, SpecdecError, pass_signals_on, shown
 
 Choice = TypeVar("Choice", bound=str)
-Function = TypeVar("Function", bound=Callable[..., Any])
 """A string of a Literal type."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
 """Exceptions of Python and NumPy for values that cannot be converted or do not fit a C number."""

@@ -88,6 +88,7 @@ sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, i
 void sd_cache_free(sd_cache* cache) {
     sd_encoded_release(cache->encoded);
     cache->encoded = NULL;
+    sd_snapshots_cut(&cache->snapshots, 0);
     sd_arena_free(&cache->arena);
 }
 
@@ -139,7 +140,10 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     cache->n_pending = end;
     /* new slots may overwrite what texts that end before `low` attend to */
     end += cache->n_committed;
-    if (end > cache->n_window_slots) raise_low(cache, end - 2 * cache->n_nodes);
+    if (end > cache->n_window_slots) {
+        raise_low(cache, end - 2 * cache->n_nodes);
+        if (end - 2 * cache->n_nodes > cache->n_window_low) cache->n_window_low = end - 2 * cache->n_nodes;
+    }
     if (cache->n_ring > 0 && end > cache->n_ring) raise_low(cache, end - 2 * cache->n_tree);
     if (cache->has_states) raise_low(cache, cache->n_committed + n_commit);
     return SD_OK;
@@ -179,11 +183,28 @@ void sd_cache_plan_walk(sd_cache* c, int n_new, int n_commit) {
     if (c->has_states) sd_walk_plan(&c->walk, c->parents, n_commit, c->n_pending - n_new, c->n_pending);
 }
 
-/* Drop all pending nodes, and the text too if they have overwritten what it needs. */
+/* Tokens, of the first n of a prompt, that another text may reuse as its prefix. */
+static int of_prompt(const sd_model* model, int n) {
+    return sd_prompts_in_slices(model) ? n - n % SD_BLAS_SLICE : n;
+}
+
+/* Cut the text to n tokens if these are intact, else to a snapshot or to nothing. */
+static void cut_text(sd_cache* c, int n) {
+    int intact = n >= c->n_low;
+    if (!intact) n = sd_snapshots_within(&c->snapshots, c->n_window_low, n);
+    if (!intact && n > 0) sd_snapshots_restore(&c->snapshots, &c->model->config, n, c->states);
+    if (!intact) c->n_low = n;
+    if (n == 0) c->n_low = c->n_window_low = 0;
+    c->n_committed = n;
+    if (c->n_prompt > n) c->n_prompt = of_prompt(c->model, n);
+    sd_snapshots_cut(&c->snapshots, n);
+}
+
+/* Drop all pending nodes, and text too if they have overwritten what it needs. */
 static void clear(sd_cache* c) {
     c->n_pending = c->n_waiting = 0;
     c->n_through = c->n_layer;
-    if (c->n_committed < c->n_low) c->n_committed = c->n_prompt = c->n_low = 0;
+    if (c->n_committed < c->n_low) cut_text(c, c->n_committed);
     for (int layer = 0; layer < c->n_layer && c->has_states && c->n_committed == 0; layer++)
         sd_layer_state_forget(&c->states[layer]);
 }
@@ -216,11 +237,6 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     return SD_OK;
 }
 
-/* Tokens, of the first n of a prompt, that another text may reuse as its prefix. */
-static int of_prompt(const sd_model* model, int n) {
-    return sd_prompts_in_slices(model) ? n - n % SD_BLAS_SLICE : n;
-}
-
 /* Committed tokens of a cache that are a prefix of text [n] of `of`, with its model and source, and that can
  * be continued. */
 static int agreement(const sd_cache* c, const sd_cache* of, const int32_t* text, int n) {
@@ -228,7 +244,7 @@ static int agreement(const sd_cache* c, const sd_cache* of, const int32_t* text,
     if (c->model != of->model || !sd_encoded_equal(c->encoded, of->encoded)) return 0;
     while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
     if (sd_prompts_apart(c->model)) at = of_prompt(c->model, at < c->n_prompt ? at : c->n_prompt);
-    return at >= c->n_low ? at : 0;
+    return at >= c->n_low ? at : sd_snapshots_within(&c->snapshots, c->n_window_low, at);
 }
 
 void sd_cache_count_prompt(sd_cache* c, int n) {
@@ -236,30 +252,41 @@ void sd_cache_count_prompt(sd_cache* c, int n) {
 }
 
 void sd_cache_cut(sd_cache* c, int n) {
-    if (n > c->n_committed) n = c->n_committed;
-    if (n < c->n_low) n = 0;
-    if (n == 0) c->n_low = 0;
-    c->n_committed = n;
-    if (c->n_prompt > n) c->n_prompt = of_prompt(c->model, n);
+    cut_text(c, n < c->n_committed ? n : c->n_committed);
     clear(c);
+}
+
+void sd_cache_take_snapshot(sd_cache* c) {
+    int n = c->n_committed;
+    if (c->n_ring > 0 && n > sd_snapshots_last(&c->snapshots) && of_prompt(c->model, n) == n)
+        sd_snapshots_add(&c->snapshots, &c->model->config, c->states, n);
+}
+
+void sd_cache_keep_snapshots(sd_cache* c, int most, size_t max_bytes) {
+    size_t fitting = c->n_ring > 0 ? max_bytes / sd_snapshot_bytes(&c->model->config) : 0;
+    if (most > SD_MOST_SNAPSHOTS) most = SD_MOST_SNAPSHOTS;
+    c->snapshots.most = fitting < (size_t)most ? (int)fitting : most;
 }
 
 /* Are all n slots of a cache intact in a layer that has n_slots in the copy? */
 static int is_whole(const sd_cache* from, int layer, int n_slots, int n) {
-    return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_low == 0);
+    return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_window_low == 0);
 }
 
 /* How far back a copy of n tokens, in a cache for n_nodes pending ones, can be cut in layers whose slots have
- * been overwritten. */
-static int low_of_copy(const sd_cache* from, int n, int n_nodes) {
-    return n - 2 * n_nodes > from->n_low ? n - 2 * n_nodes : from->n_low;
-}
+ * been overwritten and that can be cut back to `low` tokens in the original. */
+static int low_of_copy(int low, int n, int n_nodes) { return n - 2 * n_nodes > low ? n - 2 * n_nodes : low; }
 
 /* Copy what texts of `low` tokens or more need of the first n slots' states. Returns `low`, or 0 if all slots
  * are intact. */
 static int copy_states(sd_cache* to, const sd_cache* from, int n) {
     if (to->n_ring == 0) return 0;
-    int whole = n <= to->n_ring && from->n_low == 0, low = whole ? 0 : low_of_copy(from, n, to->n_tree);
+    if (n < from->n_low) {
+        sd_snapshots_restore(&from->snapshots, &to->model->config, n, to->states);
+        return n;
+    }
+    int whole = n <= to->n_ring && from->n_low == 0;
+    int low = whole ? 0 : low_of_copy(from->n_low, n, to->n_tree);
     if (to->has_states) low = n;
     int first = low - to->model->config.mixers.conv_width + 1;
     for (int layer = 0; layer < to->n_layer; layer++) {
@@ -273,7 +300,7 @@ static int copy_states(sd_cache* to, const sd_cache* from, int n) {
 /* Copy the first n slots from another cache. From a layer with overwritten slots copy those that texts of
  * `low` tokens or more attend to. */
 static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
-    int low = low_of_copy(from, n, to->n_nodes), whole = 1;
+    int low = low_of_copy(from->n_window_low, n, to->n_nodes), whole = 1;
     memcpy(to->tokens, from->tokens, (size_t)n * sizeof *to->tokens);
     for (int slot = 0; slot < n && to->captures.n > 0; slot++) copy_captured(to, slot, from, slot);
     for (int layer = 0; layer < to->n_layer; layer++) {
@@ -287,7 +314,8 @@ static void copy_slots(sd_cache* to, const sd_cache* from, int n) {
         for (int slot = first; slot < n; slot++)
             sd_key_values_copy_slot(&from->layers[layer], slot, &to->layers[layer], slot);
     }
-    to->n_low = whole ? 0 : low;
+    to->n_low = to->n_window_low = whole ? 0 : low;
+    sd_snapshots_share(&to->snapshots, &from->snapshots, n);
     raise_low(to, copy_states(to, from, n));
     to->n_committed = n;
     to->n_prompt = from->n_prompt < n ? from->n_prompt : of_prompt(to->model, n);
@@ -304,6 +332,7 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
         if (agreed > longest) longest = agreed, from = i;
     }
     if (from != which) copy_slots(&caches[which], &caches[from], longest);
+    if (caches[which].snapshots.most > 0) sd_cache_take_snapshot(&caches[which]);
 }
 
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
@@ -324,23 +353,30 @@ sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
     return SD_OK;
 }
 
-size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_encoded_bytes(cache->encoded); }
+size_t sd_cache_bytes(const sd_cache* cache) {
+    return cache->arena.size + sd_encoded_bytes(cache->encoded) + sd_snapshots_bytes(&cache->snapshots);
+}
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
     sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures);
     lay_out(&copy); /* without memory: only counts */
-    return copy.arena.used + sd_encoded_bytes(cache->encoded);
+    return copy.arena.used + sd_encoded_bytes(cache->encoded) + sd_snapshots_bytes(&cache->snapshots);
 }
 
-int sd_cache_copy_low(const sd_cache* cache) {
+int sd_cache_copy_window_low(const sd_cache* cache) {
     sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures);
     int n = cache->n_committed, low = 0;
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))
-            low = low_of_copy(cache, n, copy.n_nodes);
-    if (copy.has_states) return n;
-    if (copy.n_ring > 0 && (n > copy.n_ring || cache->n_low > 0)) {
-        int of_states = low_of_copy(cache, n, copy.n_tree);
+            low = low_of_copy(cache->n_window_low, n, copy.n_nodes);
+    return low;
+}
+
+int sd_cache_copy_low(const sd_cache* cache) {
+    int n = cache->n_committed, low = sd_cache_copy_window_low(cache), n_tree = cache->n_tree;
+    if (cache->has_states) return n;
+    if (cache->n_ring > 0 && (n > cache->n_ring || cache->n_low > 0)) {
+        int of_states = low_of_copy(cache->n_low, n, n_tree);
         if (of_states > low) low = of_states;
     }
     return low;

@@ -3,8 +3,9 @@
  * A layer with a sliding window has slots for the window, the pending nodes and as many tokens more: slot s
  * of the cache is slot s % n of a layer with n slots. So a text can be cut back by some tokens, or to
  * nothing; further back its windows are overwritten. A layer without attention keeps a state instead
- * (layer_state.h), with the same effect. Rows that a pass commits, as those of prompts, may overwrite it
- * before they are committed: where they are dropped, the cache loses its text.
+ * (layer_state.h), with the same effect; snapshots of it (snapshots.h) are positions to cut back to. Rows
+ * that a pass commits, as those of prompts, may overwrite it before they are committed: where they are
+ * dropped, the cache loses its text.
  *
  * Slots 0 … n_committed - 1 hold the committed tokens, slot = position. The nodes under verification are
  * pending: node i is in slot n_committed + i, at position n_committed + depth. keep(path) moves the accepted
@@ -21,6 +22,7 @@
 #include "config.h"
 #include "key_values.h"
 #include "layer_state.h"
+#include "snapshots.h"
 #include "state_walk.h"
 #include "status.h"
 
@@ -57,7 +59,8 @@ typedef struct sd_cache {
     int n_tree;         /* The same without rows that their pass commits. */
     int n_ring;         /* Slots of the layers without attention; 0: there are none. */
     int n_committed;    /* Committed tokens. */
-    int n_low;          /* The text can be cut back to this many tokens, or to none. */
+    int n_low;          /* The text can be cut back to this many tokens, to a snapshot, or to none. */
+    int n_window_low;   /* The same, of layers with windows alone: lower snapshots are of no use. */
     /* Leading tokens read as a prompt, in whole slices if bits depend on slices. If prompts have their own
      * bits, another text can reuse only these. */
     int n_prompt;
@@ -71,6 +74,7 @@ typedef struct sd_cache {
     /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
     sd_key_values* layers;
     sd_layer_state* states; /* [n_layer] of the layers without attention */
+    sd_snapshots snapshots; /* of the states, if there are layers without attention */
     int has_states;         /* Does any of them have a state of the whole text? */
     sd_walk walk;           /* of the last forward pass, if so */
     int n_hidden;           /* Capacity for pending nodes that wait to be finished. */
@@ -150,9 +154,15 @@ sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path);
  * commit the pending nodes that follow the text. Other and unfinished nodes are dropped. */
 void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
 
-/* Drop pending nodes and committed tokens from the n-th on; drop all tokens if what the n-th would attend to
- * is overwritten. */
+/* Drop pending nodes and committed tokens from the n-th on; if what the n-th would attend to is overwritten,
+ * cut further back, to a snapshot or to nothing. */
 void sd_cache_cut(sd_cache* cache, int n);
+
+/* Take a snapshot of the committed text, if other texts could begin with it. */
+void sd_cache_take_snapshot(sd_cache* cache);
+
+/* Let prompts take snapshots from now on: at most `most` of a text, and max_bytes. */
+void sd_cache_keep_snapshots(sd_cache* cache, int most, size_t max_bytes);
 
 /* Start text [n] in caches[which]: keep or copy the prefix that any of caches [n_caches], all of one base,
  * has committed for the same model and source, and drop the rest of the cache. If prompts have their own
@@ -172,12 +182,13 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
  * shares the source. */
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache);
 
-/* Bytes of keys and values, including the source's. */
+/* Bytes of keys and values, including the source's, and of snapshots, shared or not. */
 size_t sd_cache_bytes(const sd_cache* cache);
 
-/* The same for a copy, and the copy's n_low. */
+/* The same for a copy, and the copy's n_low and n_window_low. */
 size_t sd_cache_copy_bytes(const sd_cache* cache);
 int sd_cache_copy_low(const sd_cache* cache);
+int sd_cache_copy_window_low(const sd_cache* cache);
 
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others; nodes[i]
  * becomes node i. Kept nodes keep their bits, which do not depend on the slot. */

@@ -361,11 +361,12 @@ static sd_status run_layers_again(sd_workspace* w, const sd_branch* branch, int 
     return run(&pass);
 }
 
-/* Read the text before a prompt slice again, as its states now include the slice. */
+/* Read the text before a prompt slice again, as its states now include the slice. Later layers keep what they
+ * have, so the text can be cut back no further than before. */
 static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layers) {
     sd_cache* c = slice->cache;
     int32_t parents[SD_MOST_SLICE];
-    int n = c->n_committed;
+    int n = c->n_committed, low = c->n_low;
     sd_status status = SD_OK;
     for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
     sd_cache_cut(c, 0);
@@ -384,6 +385,7 @@ static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layer
     if (status == SD_OK)
         status = sd_cache_grow(c, slice->tokens, slice->parents, slice->n_new, slice->n_commit,
                                w->model->config.n_ctx);
+    if (c->n_low < low) c->n_low = low;
     if (status != SD_OK) sd_cache_cut(c, 0);
     return status;
 }

@@ -102,6 +102,26 @@ static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_r
     return SD_OK;
 }
 
+/* Is a text to begin with a prefix of another one, which is being read? */
+static int begins_later(const sd_prefill* prefill) {
+    return prefill->n_read < 0 && !sd_prefill_done(prefill);
+}
+
+/* Where the states of text i are next of use to other texts; more than its length: nowhere. */
+static int next_stop(const sd_cache* caches, const sd_prefill* prefills, int n, int i) {
+    const sd_prefill* prefill = &prefills[i];
+    const sd_model* model = caches[i].model;
+    if (caches[i].n_ring == 0) return prefill->n + 1;
+    int stop = sd_snapshots_stop(&caches[i].snapshots, prefill->n_read, prefill->n);
+    for (int other = 0; other < n; other++) {
+        if (!begins_later(&prefills[other]) || caches[other].model != model) continue;
+        int common = in_common(prefill, &prefills[other]);
+        if (common >= WORTH_WAITING && common > prefill->n_read && common < stop) stop = common;
+    }
+    if (stop <= prefill->n && sd_prompts_in_slices(model)) stop -= stop % SD_BLAS_SLICE;
+    return stop > prefill->n_read ? stop : prefill->n + 1;
+}
+
 /* Encode the next source that no cache has; sets *encoded if there is one. */
 static sd_status encode_next(const sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n,
                              int* encoded) {
@@ -129,6 +149,7 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
     for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
     sd_branch branches[SD_MOST_SLICE];
     int read[SD_MOST_SLICE], finite[SD_MOST_SLICE]; /* the prefill of each branch; are its rows? */
+    int stops[SD_MOST_SLICE];                       /* next_stop of each branch */
     int n_branches = 0, encoded = 0, blas = sd_prompts_in_slices(w->model);
     int most = blas ? 1 : SD_MOST_SLICE; /* texts per forward pass */
     sd_status status = SD_OK;
@@ -142,6 +163,8 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         if (!being_read(prefill)) continue;
         int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
         if (n_here > n_left) n_here = n_left;
+        int stop = stops[n_branches] = next_stop(caches, prefills, n, i);
+        if (stop < prefill->n && n_here > stop - prefill->n_read) n_here = stop - prefill->n_read;
         sd_branch* branch = &branches[n_branches];
         *branch = SD_MAKE(sd_branch, .cache = &caches[i], .tokens = prefill->text + prefill->n_read,
                           .parents = parents, .n_new = n_here);
@@ -158,6 +181,7 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         row += branches[b].n_new - branches[b].n_stored;
         finite[b] = w->name == NULL || sd_forward_is_finite(w, b);
         if (finite[b]) status = keep(w, &branches[b], row - 1, &prefills[read[b]]);
+        if (finite[b] && prefills[read[b]].n_read == stops[b]) sd_cache_take_snapshot(branches[b].cache);
     }
     for (int b = 0; b < n_branches && status == SD_OK; b++) /* last, as it overwrites rows */
         if (!finite[b]) give_up(branches[b].cache, &prefills[read[b]], sd_forward_fail(w, b));

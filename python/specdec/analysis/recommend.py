@@ -202,7 +202,7 @@ def recommend_draft(
     another vocabulary is measured by each applicable method: the intersection of the vocabularies, and text
     (`drafts.ModelDraft`). Incompatible drafts are refused with a reason. Without `drafts`, those that need no
     model are measured: prompt lookup, suffix decoding, token recycling, n-grams, lookahead, an early exit of
-    the target, and its MTP head if it has one.
+    the target, and its MTP block if it has one.
 
     Parameters
     ----------

@@ -36,6 +36,11 @@ def _text(model: _core.Model, tokens: Sequence[int], source: Sequence[int] | Non
     return model, np.asarray(tokens, np.int32), None if source is None else tuple(source)
 
 
+def _reusable(n: int, n_low: int, snapshots: Sequence[int]) -> int:
+    """Return how many of n common tokens another text can begin with."""
+    return n if n >= n_low else max((at for at in snapshots if at <= n), default=0)
+
+
 @dataclass(frozen=True)
 class _Entry:
     text: _core.CachedText
@@ -45,8 +50,9 @@ class _Entry:
 
     def begins(self, text: _Text, captures: Sequence[int]) -> int:
         """Return how many tokens another text can copy, with the hidden states `captures`."""
-        n_common = self.n_common(text)
-        return n_common if n_common >= self.text.n_low and set(captures) <= set(self.text.captures) else 0
+        if not set(captures) <= set(self.text.captures):
+            return 0
+        return _reusable(self.n_common(text), self.text.n_low, self.text.snapshots)
 
     def n_common(self, text: _Text) -> int:
         """Return the length of the common prefix with another text."""
@@ -70,7 +76,10 @@ class PromptCache:
     If prompts go through OpenBLAS (``specdec.load(..., prefill="blas")``), a prompt reuses whole slices of
     256 tokens of other prompts, and no generated tokens. Layers with sliding-window attention keep only the
     end of a text: a prompt that differs more than about 128 tokens before that end is processed from the
-    start. Drafts that read the target's hidden states (`drafts.DecodingHeads`) store them with the texts, 4
+    start. Layers with a recurrent state (the gated delta rule, short convolutions) can only go back to a
+    snapshot of it: every 2048 tokens, 16 tokens before the end of each prompt, and at the end of a text that
+    another continues. A session's slots each keep the last snapshots that fit in ``max_bytes / min(4 · slots,
+    16)``. Drafts that read the target's hidden states (`drafts.DecodingHeads`) store them with the texts, 4
     bytes per number; texts from calls without such a draft are processed again.
 
     The least recently used texts are dropped when the total exceeds `max_bytes`. A text that continues
@@ -81,7 +90,8 @@ class PromptCache:
     ----------
     max_bytes : int, default 1 GiB
         Maximum memory of keys and values. A token takes 2 · layers · key-value heads · head size numbers, of
-        2 bytes each in a bf16 cache. A text that is larger than this is not kept.
+        2 bytes each in a bf16 cache. Recurrent states and their snapshots, in f32, count once for each text
+        that has them. A text that is larger than this is not kept.
 
     Examples
     --------
@@ -150,12 +160,12 @@ class PromptCache:
     def keep(
         self, model: _core.Model, tokens: Sequence[int], n_bytes: int, n_low: int,
         copy: Callable[[], _core.CachedText], source: Sequence[int] | None = None,
-        captures: Sequence[int] = (),
+        captures: Sequence[int] = (), snapshots: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """Keep a text of a model, unless the cache has it or it does not fit.
 
         `tokens` are those computed, `copy` makes the copy to keep, of `n_bytes`, of which others can reuse at
-        least `n_low` tokens; `source` and `captures` are as in `find`.
+        least `n_low` tokens, or as many as a snapshot has; `source` and `captures` are as in `find`.
         """
         known = _text(model, tokens, source)
         if not len(tokens):
@@ -170,7 +180,7 @@ class PromptCache:
             self._entries = [
                 entry
                 for entry in self._entries
-                if not n_low <= entry.n_common(known) == len(entry.tokens)
+                if not _reusable(entry.n_common(known), n_low, snapshots) == len(entry.tokens)
                 or not set(entry.text.captures) <= set(captures)
             ]
             while self._used() + n_bytes > self._max_bytes:
@@ -221,8 +231,6 @@ class PrefixCacheAdapter:
         """Keep what each model has computed of the text in a slot; `own` as in `begin`."""
         for model in self._readers(own):
             tokens, source, n_bytes, n_low = session.cached_size(slot, model.core)
-            copy, captures = (
-                partial(session.cached_text, slot, model.core),
-                session.captures(slot, model.core),
-            )
-            self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source=source, captures=captures)
+            copy = partial(session.cached_text, slot, model.core)
+            captures, snapshots = session.captures(slot, model.core), session.snapshots(slot, model.core)
+            self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source, captures, snapshots)

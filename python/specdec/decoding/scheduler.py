@@ -26,6 +26,7 @@ from specdec.models.model import Model
 from specdec.models.score import Score, joined, scored, top_pairs
 from specdec.trace import Round, Trace
 
+_MANY = 2**31 - 1
 SLICE_S = 0.02
 """Seconds of rounds between two checks. A model's weights evict the interpreter from the caches, so the
 first round after a check costs about 50 microseconds, later ones a few."""
@@ -126,17 +127,23 @@ class Scheduler(Generic[AnySequence]):
         self._session = _core.Session(
             target.core, self._description, gamma=gamma, adaptive_gamma=estimates, **session
         )
+        if prompt_cache is not None:
+            # a quarter of the cache for the text of one slot, no more than all of it for 16 slots
+            self._session.keep_snapshots(_MANY, prompt_cache.max_bytes // min(4 * self.n_slots, 16))
 
     @classmethod
     def of(cls, request: Request, sequences: list[Sequence]) -> Scheduler[Sequence]:
         """Create slots for the sequences of one request."""
         is_callers = request.policy is not None and not isinstance(request.policy, AdaptiveGamma)
-        return Scheduler(
+        scheduler: Scheduler[Sequence] = Scheduler(
             request.target, request.drafting, plan=partial(_asked, request) if is_callers else None,
             prompt_cache=request.options.prompt_cache, n_slots=request.n_slots, n_text=request.longest,
             n_threads=request.options.threads, settings=sequences[0].settings,
             keep_logits=request.options.logits, node_budget=request.node_budget,
         )  # fmt: skip
+        if request.options.prompt_cache is None and len(sequences) > request.n_slots:
+            scheduler._session.keep_snapshots(1, _MANY)  # later sequences may be samples of the same prompt
+        return scheduler
 
     @property
     def running(self) -> list[AnySequence]:

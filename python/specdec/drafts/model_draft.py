@@ -206,7 +206,7 @@ class ModelDraft(Draft):
     window : int, optional
         Attend to the last `window` tokens only, which makes the model's KV cache a ring of that length and
         its steps as fast in a long context as in a short one. Any window is exact, as for any draft. Layers
-        with a shorter window keep it. None: the model's own attention.
+        with a shorter window keep it, recurrent layers their state. None: the model's own attention.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft model (section 6 of the paper), possibly nested further. The model's chain is
         then decoded speculatively: same distribution, and same tokens under greedy decoding and the coupled

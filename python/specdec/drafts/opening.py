@@ -171,11 +171,14 @@ def _table(draft_type: type[Ngram]) -> Callable[[str, Model, Dtype | None], Ngra
 
 
 def _mtp(argument: str, target: Model, dtype: Dtype | None) -> MTP:
-    """Open an MTP draft with a number of tokens, those that a file counts, or from a GGUF file."""
+    """Open an MTP draft with a number of tokens, those that a file counts, or from a folder or GGUF file."""
     if argument.isdecimal():
         return MTP(target, head_tokens=int(argument), dtype=dtype)
-    if not argument or argument.endswith(".gguf"):
+    if not argument or argument.endswith(".gguf") or check_path("draft", argument).is_dir():
         return MTP(target, argument or None, dtype=dtype)
+    if not check_path("draft", argument).exists():
+        expected = "a number of tokens, a text, or a folder or GGUF file with the block"
+        raise InputError.of("draft", argument, expected)
     return MTP(target, head_tokens=_table(Unigram)(argument, target, None), dtype=dtype)
 
 
@@ -263,7 +266,7 @@ NAMES: Final[dict[str, DraftName]] = {
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
         MTP, "[TOKENS]",
-        "the target's own multi-token prediction block; TOKENS: how many, a text with them, or its GGUF file",
+        "the target's multi-token prediction block; TOKENS: how many, a text with them, or the block's file",
         _mtp, True),
     "recurrent": DraftName(
         RecurrentDraft, "DIR", "a trained recurrent network",

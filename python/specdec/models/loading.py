@@ -69,8 +69,8 @@ def load(
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (``*.safetensors`` in f32, f16, bf16 or compressed-tensors; docs/MODELS.md
-        lists the architectures), a GGUF file, a packed file (``.specdec``, written by
+        A Hugging Face folder (``*.safetensors`` in f32, f16, bf16, compressed-tensors, GPTQ or AWQ;
+        docs/MODELS.md lists the architectures), a GGUF file, a packed file (``.specdec``, written by
         :func:`specdec.convert` and ``cache``), a llama2.c ``.bin`` file of version 0, or a name on the
         Hugging Face Hub (needs huggingface_hub): ``org/name``, and for GGUF files ``org/name:Q4_K_M`` or
         ``hf://org/name/file.gguf``.

@@ -219,9 +219,10 @@ class ModelConfig(Mapping[str, Any]):
             frozen["encoder"] = cls.from_canonical(config["encoder"])
         return cls(**frozen)
 
-    def of_layer(self, layer: int) -> dict[str, Any]:
-        """Return the canonical configuration of a model of one layer, without fields that have defaults."""
-        fields = self.__dataclass_fields__
+    def last_attention(self) -> dict[str, Any]:
+        """Return the canonical configuration of the last layer with attention alone, without defaults."""
+        fields, mixers = self.__dataclass_fields__, self.mixers
+        layer = max(i for i in range(self.n_layer) if not mixers or mixers[i] == "attention")
         found = {name: self[name] for name in fields if self[name] != fields[name].default}
         found |= {name: (self[name][layer],) for name in _BY_LAYER if self[name]}
         return found | {"n_layer": 1}

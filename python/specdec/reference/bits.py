@@ -65,9 +65,7 @@ class _Exact(_Forward):
         return y + product(product(x, down, "f32"), up, "f32")
 
     def norm(self, x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
-        eps = _F(self.settings["norm_eps"])
-        factor = _F(1) / np.sqrt(lane_sum(x, x) / _F(x.shape[-1]) + eps)
-        return x * factor[:, None] * self.tensor(f"{name}.weight")
+        return self.head_norm(x, self.tensor(f"{name}.weight"))
 
     def turns(self, inv_freq: Sequence[float], factor: float) -> tuple[Array, Array]:
         angles = [[int(position) * frequency for frequency in inv_freq] for position in self.position]
@@ -118,9 +116,6 @@ class _Exact(_Forward):
 
     def fused(self, x: Array, y: Array, z: Array) -> Array:
         return fma(x, y, z)
-
-    def silu(self, x: Array) -> Array:
-        return x * sigmoid(x)
 
     def in_f32(self, x: Array, name: str) -> Array:
         return product(x, self.tensors[name], "f32")
@@ -203,7 +198,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def softplus(x: ArrayLike) -> Array:
-    """ln(1 + exp(x)) = max(x, 0) + 2 artanh(e / (2 + e)) with e = exp(-|x|), by its series."""
+    """Return ln(1 + exp(x)) = max(x, 0) + 2 artanh(e / (2 + e)) with e = exp(-|x|), by its series."""
     x = np.asarray(x, _F)
     e = exp(_F(0) - np.abs(x))
     s = e / (_F(2) + e)
@@ -227,8 +222,7 @@ def exact_delta_rule(
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return what `delta_rule` does, float32, with the core's exact bits.
 
-    Both sums over the state are chains over i from +0; of the state before the row, so that the update is
-    elementwise:
+    Both sums read the state before the row, so the update is elementwise. They are chains over i from +0:
 
         delta = (value - decay · Σ_i S[i] key[i]) · beta
         out   = fma(query · key, delta, decay · Σ_i S[i] query[i])

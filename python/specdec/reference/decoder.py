@@ -257,7 +257,7 @@ class _Forward:
         return attended * gate
 
     def sigmoid(self, x: Array) -> Array:
-        return 0.5 + 0.5 * np.tanh(x / 2)
+        return _sigmoid(x)
 
     def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
         """Attend to all rows of the source, without relative positions."""
@@ -350,7 +350,7 @@ class _Forward:
         return x / scale * weight
 
     def silu(self, x: Array) -> Array:
-        return x * _sigmoid(x)
+        return x * self.sigmoid(x)
 
     def in_f32(self, x: Array, name: str) -> Array:
         """Return the product with a matrix that has no number format."""

@@ -46,15 +46,11 @@ def check_head_tokens(given: HeadTokens | None, target: Model) -> NDArray[np.int
         raise InputError.of("head_tokens", given, expected, type_of(given))
     else:  # the lowest ids: a BPE vocabulary numbers its tokens by the order of merges
         chosen = np.arange(check_integer("head_tokens", given, 1, n_vocab))
-    always = [*special_ids(target), *target.eos_ids, *target.chat_end_ids]
+    special = () if target.tokenizer is None else special_tokens_of(target.tokenizer).values()
+    always = [*special, *target.eos_ids, *target.chat_end_ids]
     inside = [token for token in always if 0 <= token < n_vocab]
     tokens = np.union1d(chosen, np.array(inside, np.int64)).astype(np.int32)
     return None if len(tokens) == n_vocab else tokens
-
-
-def special_ids(target: Model) -> list[int]:
-    """Return the ids of the tokenizer's special tokens."""
-    return [] if target.tokenizer is None else list(special_tokens_of(target.tokenizer).values())
 
 
 def _listed(given: Any, n_vocab: int) -> NDArray[np.int64]:

@@ -57,13 +57,12 @@ _ALIASES: Final[Mapping[str, str]] = {
 
 # Reasons for known but unsupported architectures, by prefixes of their names.
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
-    "has recurrent layers, whose state cannot be rolled back to an earlier token": (
+    "has unsupported recurrent layers": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
         "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
-        "PhiMoE", "Phimoe", "DeepseekV",
-        "Dbrx", "Jetmoe", "Glm4MoeLite", "Lfm2Moe",
+        "PhiMoE", "Phimoe", "DeepseekV", "Dbrx", "Jetmoe", "JetMoe", "Glm4MoeLite",
     ),
     "is an encoder-decoder with an unsupported block": (
         "Pegasus", "Blenderbot", "SwitchTransformers", "LongT5", "ProphetNet", "LED", "BigBird", "T5Gemma",
@@ -75,7 +74,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has biases in the norms of queries and keys": ("Persimmon",),
     "shares keys and values between layers": ("Gemma3n",),
     "scales the residual stream after each layer": ("Gemma4",),
-    "has gated attention": ("Laguna",),
+    "has softplus gates of attention": ("Laguna",),
     "has image or audio towers": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
         "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",

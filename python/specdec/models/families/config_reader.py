@@ -257,6 +257,8 @@ class ConfigReader:
         original = original_n_ctx or inner
         if rope_type == "longrope":
             return self._long(rope, size, base, n_max, original)
+        if rope_type == "dynamic" and size <= 2:
+            raise fields.error("head_dim", "more than 2 rotated dimensions with dynamic scaling")
         if alpha and rope_type == "dynamic" and rope.raw("alpha") is not None:
             stretched = base * rope.number("alpha", maximum=_MAX_SCALE) ** (size / (size - 2))
             rope.skip()
@@ -264,8 +266,6 @@ class ConfigReader:
         if rope_type == "dynamic":  # for sequences of n_ctx tokens
             factor = rope.number("factor", maximum=_MAX_SCALE)
             n_ctx = self._chosen_context(n_max, int(n_max * factor))
-            if size <= 2:
-                raise fields.error("head_dim", "more than 2 rotated dimensions with dynamic scaling")
             frequencies = dynamic_scaled(size, base, factor=factor, original_n_ctx=n_max, n_ctx=n_ctx)
             return Rotation(frequencies, 1.0, n_ctx)
         frequencies, factor = _fixed(rope, rope_type, size, base, n_max, original)

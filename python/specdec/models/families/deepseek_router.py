@@ -67,7 +67,7 @@ def _router(
     }
 
 
-def without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
+def _without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
     """Leave out layers after the last one, which predict further tokens; see `Family.settled`."""
     for name in list(tensors):
         layer = name.removeprefix("model.layers.").partition(".")[0]
@@ -233,7 +233,7 @@ FAMILIES = {
         harmless=("load_balance_coeff", "num_expert_groups", "num_limited_groups", "use_grouped_mm"),
     ),
     "HYV3ForCausalLM": Family(
-        _hy, _HY, "hy_v3", absent(4096, 13312, 80, 64, 120832, 131072), settled=without_more_layers,
+        _hy, _HY, "hy_v3", absent(4096, 13312, 80, 64, 120832, 131072), settled=_without_more_layers,
         harmless=("enable_moe_fp32_combine", "num_nextn_predict_layers"),
     ),
 }  # fmt: skip

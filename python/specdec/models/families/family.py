@@ -345,11 +345,11 @@ class MtpLayout:
             "token_norm": self.norm(full(self.token_norm)),
             "feature_norm": self.norm(full(self.feature_norm)),
             "output_norm": self.norm(full(self.output_norm)),
-            "feature_projection": _turned(projection) if self.features_first else Named(projection),
+            "feature_projection": _state_first(projection) if self.features_first else Named(projection),
         }
 
 
-def _turned(name: str) -> Named:
+def _state_first(name: str) -> Named:
     """Return the entry of a projection whose columns are the hidden state's, then the embedding's."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:

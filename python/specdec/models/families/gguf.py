@@ -65,9 +65,11 @@ _TENSORS: Final[dict[str, Named | Either]] = {
 _TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_k")
 _COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _FUSED_TURNED = {
-    name: Either(tuple(turned(option) for option in entry.options)) if isinstance(entry, Either) else entry
-    for name, entry in _TENSORS.items() if name in ("attn_q", "attn_k")
-}  # fmt: skip
+    f"attn_{role}": Either(
+        (interleaved(f"{_BLOCK}.attn_{role}"), turned(fused_row(f"{_BLOCK}.attn_qkv", part)))
+    )
+    for part, role in enumerate("qk")
+}
 _GLM = _TENSORS | _FUSED_TURNED | halves(f"{_BLOCK}.ffn_up")
 _STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
 _PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
@@ -76,10 +78,11 @@ _QWEN3_5 = _GLM4_MOE | hybrid.of_gguf(_BLOCK)
 _QWEN3_NEXT = _QWEN3_5 | hybrid.of_grouped_gguf(_BLOCK)
 _AFMOE = _TENSORS | named(_BLOCK, attn_gate=".attn_gate")
 _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
-_LFM2 = _TENSORS | named(
-    _BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj", mixer_out=".shortconv.out_proj"
-)
-_LFM2["mixer_conv"] = hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight")
+_LFM2 = _TENSORS | {
+    **named(_BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj"),
+    **named(_BLOCK, mixer_out=".shortconv.out_proj"),
+    "mixer_conv": hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight"),
+}
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -124,7 +127,7 @@ def _block(m: Metadata) -> dict[str, Any]:
         "num_hidden_layers": m.n_layer,
         "num_attention_heads": n_head,
         "num_key_value_heads": m.get("attention.head_count_kv", n_head),
-        "intermediate_size": (m.get if m.get("expert_count") else m.integer)("feed_forward_length"),
+        "intermediate_size": (m.get if m.has("expert_count") else m.integer)("feed_forward_length"),
         "max_position_embeddings": m.integer("context_length"),
         "head_dim": m.d_head,
         "rms_norm_eps": m.amount("attention.layer_norm_rms_epsilon", None),
@@ -475,7 +478,8 @@ def _any_pattern(config: Config, fields: Fields) -> list[bool] | None:
 
 
 def _first_mixture(config: Config, fields: Fields) -> int:
-    return (config.get("mixtures") or [1]).index(1)
+    mixtures = config.get("mixtures") or [1]
+    return mixtures.index(1) if 1 in mixtures else len(mixtures)
 
 
 def _alibi_bias(config: Config, fields: Fields) -> float:

@@ -30,7 +30,7 @@ from specdec.models.families.family import (
     plus_one,
 )
 from specdec.models.families.llama import LLAMA, llama_like
-from specdec.models.families.moe import QWEN, mixture
+from specdec.models.families.moe import QWEN, mixture, sparse_layers
 from specdec.models.number_formats import widened
 
 _LAYER = "model.layers.{i}"
@@ -309,14 +309,10 @@ def _qwen3_5_moe(reader: ConfigReader) -> dict[str, Any]:
 
 def _qwen3_next(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
-    step, dense = fields.integer("decoder_sparse_step", default=1), fields.raw("mlp_only_layers") or []
-    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
-        raise fields.error("mlp_only_layers", "a list of layers")
-    n_layer = fields.integer("num_hidden_layers")
     return _hybrid(
         reader, n_kv_head=2, mixer_grouped=True,
         router_renormalize=fields.boolean("norm_topk_prob", default=True), **_mixture(reader, 512, 10),
-        mixtures=[int((i + 1) % step == 0 and i not in dense) for i in range(n_layer)],
+        **sparse_layers(reader, fields.integer("num_hidden_layers")),
     )  # fmt: skip
 
 

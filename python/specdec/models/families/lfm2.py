@@ -14,7 +14,6 @@ from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
 
-
 _CONVOLUTION = convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
 _TENSORS = {"mixer_conv": _CONVOLUTION} | named(
     _LAYER,
@@ -67,34 +66,34 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     }
 
 
+def _read(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
+    """Read what both have in common."""
+    config = llama_like(
+        reader, sizes=sizes, theta=1_000_000.0, tied=True, eps_field="norm_eps", norm_eps=1e-5,
+        activation="silu", qk_norm="head", **_mixers(reader, sizes["n_layer"]), **switches,
+    )  # fmt: skip
+    return config | {"tied": reader.fields.boolean("tie_embedding", default=config["tied"])}
+
+
 def _lfm2(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     d_ff = "block_ff_dim" if fields.has("block_ff_dim") else "intermediate_size"
     fields.skip("intermediate_size")
     sizes = reader.sizes(absent_kv_head=8, d_ff=d_ff)
-    config = llama_like(
-        reader, sizes=sizes | {"d_ff": _width(reader, sizes["d_ff"])}, theta=1_000_000.0, tied=True,
-        eps_field="norm_eps", norm_eps=1e-5, activation="silu", qk_norm="head",
-        **_mixers(reader, sizes["n_layer"]),
-    )  # fmt: skip
-    return config | {"tied": fields.boolean("tie_embedding", default=config["tied"])}
+    return _read(reader, sizes | {"d_ff": _width(reader, sizes["d_ff"])})
 
 
 def _lfm2_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read LFM2 with experts, chosen by sigmoid scores and corrections."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8)
-    n_layer = sizes["n_layer"]
     n_dense = fields.integer("num_dense_layers", minimum=0, default=2)
-    config = llama_like(
-        reader, sizes=sizes, theta=1_000_000.0, tied=True, eps_field="norm_eps", norm_eps=1e-5,
-        activation="silu", qk_norm="head", **_mixers(reader, n_layer),
-        router="sigmoid", router_correction=fields.boolean("use_expert_bias", default=True),
+    return _read(
+        reader, sizes, router="sigmoid", router_correction=fields.boolean("use_expert_bias", default=True),
         router_renormalize=fields.boolean("norm_topk_prob", default=True), router_eps=1e-6,
         routed_scale=fields.number("routed_scaling_factor", default=1.0),
-        mixtures=[int(i >= n_dense) for i in range(n_layer)],
+        mixtures=[int(i >= n_dense) for i in range(sizes["n_layer"])],
         **mixture(reader, n_experts=32, n_chosen=4, d_expert="moe_intermediate_size", absent=1792),
     )  # fmt: skip
-    return config | {"tied": fields.boolean("tie_embedding", default=config["tied"])}
 
 
 _ABSENT = absent(2560, 12288, 32, 32, 65536, 128_000)

@@ -312,7 +312,7 @@ def _qwen2(reader: ConfigReader, *, d_head: int | None = None, **switches: Any) 
 
 
 def _mimo(reader: ConfigReader) -> dict[str, Any]:
-    """Read MiMo, which has Qwen 2's block; `specdec.drafts.MTP` reads its MTP head."""
+    """Read MiMo, which has Qwen 2's block; `specdec.drafts.MTP` reads its MTP block."""
     reader.fields.require("attention_bias", True, because="queries, keys and values have biases")
     return _qwen2(reader, qkv_bias=True)
 

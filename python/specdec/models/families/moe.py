@@ -243,7 +243,7 @@ def mixture(
     return found
 
 
-def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
+def sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     """Read which layers have experts: every ``decoder_sparse_step``-th except ``mlp_only_layers``."""
     fields = reader.fields
     step = fields.integer("decoder_sparse_step", default=1)
@@ -295,7 +295,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         shared_expert_gate=True,
         **_renormalized(reader),
         **mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
-        **_sparse_layers(reader, n_layer),
+        **sparse_layers(reader, n_layer),
         **(reader.windows(layer_types, default=4096) if windowed else reader.without_windows()),
     )
 
@@ -310,7 +310,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
         qk_norm="head",
         **_renormalized(reader),
         **mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=768),
-        **_sparse_layers(reader, sizes["n_layer"]),
+        **sparse_layers(reader, sizes["n_layer"]),
         **(reader.windows(["sliding_attention"], default=4096) if windowed else reader.without_windows()),
     )
 

@@ -1,1 +1,1 @@
-"""EAGLE and native heads for multi-token prediction: a layer on the hidden states of the target."""
+"""EAGLE and native multi-token prediction (MTP): a layer on the hidden states of the target."""

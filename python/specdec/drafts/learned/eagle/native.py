@@ -40,7 +40,7 @@ class _Blocks:
     file: Path  # that describes the model
 
 
-def open_native_head(
+def open_mtp_block(
     target: Model, path: Path, *, normed_input: bool, normed_feedback: bool, dtype: Dtype | None
 ) -> PublishedDraft:
     """Open the MTP block of a target in `path`: a folder or a GGUF file."""
@@ -74,12 +74,11 @@ def open_native_head(
 
 def _config_of(target: Model) -> dict[str, Any]:
     """Return the canonical configuration of the block: the target's last layer with attention."""
-    n_layer, mixers = target.config.n_layer, target.config.mixers
-    attending = [i for i in range(n_layer) if not mixers or mixers[i] == "attention"]
-    if not attending:
+    mixers = target.config.mixers
+    if mixers and "attention" not in mixers:
         raise UnsupportedModelError(f"{target.path}: has no layer with attention, which the block needs")
-    config = target.config.of_layer(attending[-1]) | joined_config(target)
-    return config | {"feature_norms": True, "shared_embedding": True}
+    joined = joined_config(target) | {"feature_norms": True, "shared_embedding": True}
+    return target.config.last_attention() | joined
 
 
 def _in_folder(target: Model, path: Path) -> _Blocks:
@@ -93,7 +92,7 @@ def _in_folder(target: Model, path: Path) -> _Blocks:
     family = FAMILIES[name]
     if family.mtp is None:
         names = ", ".join(one for one, other in FAMILIES.items() if other.mtp is not None)
-        found = f"is a {name}, which has no supported multi-token prediction layer"
+        found = f"is a {name}, which has no supported MTP block"
         raise UnsupportedModelError(f"{path} {found}; expected one of {names}")
     decoder = family.decoder_fields(fields)
     if family.n_mtp_blocks(decoder) != 1:
@@ -110,7 +109,8 @@ def _in_gguf(target: Model, path: Path) -> _Blocks:
     if metadata.n_mtp_blocks == 0:
         expected = (
             "a file that was converted with it (many published files are not; repositories of those that are "
-            "often end in -MTP-GGUF), or a separate file: drafts.MTP(target, 'mtp-NAME.gguf')"
+            "often end in -MTP-GGUF), or a separate file or the model's folder, as path=: "
+            "drafts.MTP(target, 'mtp-NAME.gguf')"
         )
         raise UnsupportedModelError(f"{path}: has no MTP block; expected {expected}")
     if metadata.n_mtp_blocks != 1:
@@ -141,6 +141,6 @@ def _of_block(
     for copy in layout.copies:
         found.pop(layer + copy[1:], None)
     if not found:
-        expected = f"tensors {own}*, as in the files that the model's authors publish"
+        expected = f"tensors {own}*, as in the files that the model's authors publish: name those as path="
         raise UnsupportedModelError(f"{path}: has no MTP block; expected {expected}")
     return found
