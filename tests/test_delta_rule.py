@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import specdec
+from specdec import _core
 from specdec.reference import bits, recurrence
 from support.compiled import in_instruction_sets, prompt_logits, prompts_in_slices_of, trees_along
+from support.sessions import Session, read_prompts
 from test_interrupt import WIDE, StopError, alarms, wide_model
 from worlds.canonical import VARIANTS, build, decoder_of, random_tensors
 
@@ -142,11 +144,64 @@ def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     )
 
 
+@pytest.mark.parametrize("mixers", [["delta", "attention", "delta"], []])
+@pytest.mark.parametrize("kind", ["key", "value"])
+def test_heads_whose_dimensions_overflow_are_refused(mixers: list[str], kind: str) -> None:
+    sizes = {f"n_mixer_{kind}_head": 2**17, f"d_mixer_{kind}": 2**15, "mixers": mixers}
+    with pytest.raises(ValueError, match=rf"n_mixer_{kind}_head \* d_mixer_{kind} is {2**32}, expected "):
+        _core.Model(VARIANTS["delta"] | sizes, {})
+
+
+def test_cached_texts_have_no_log() -> None:
+    config = VARIANTS["delta"]
+    model, n_bytes = build(config, random_tensors(config)), []
+    draft = _core.Ngram(np.ones(config["n_vocab"], np.int32), ())
+    for gamma in (1, 15):
+        session = Session(model, draft, [[4, 5, 6]], gamma=gamma, temperature=0.0, max_new_tokens=4)
+        session.prefill()
+        text = session.cached_text(0)
+        assert session.cached_size(0) == (text.tokens.tolist(), None, text.n_bytes, text.n_low)
+        n_bytes.append(text.n_bytes)
+    assert n_bytes[0] == n_bytes[1]
+
+
+WIDE_DELTA = WIDE | {
+    "mixers": ["delta", "delta"], "conv_width": 4, "n_mixer_key_head": 8, "n_mixer_value_head": 32,
+    "d_mixer_key": 64, "d_mixer_value": 128,
+}  # fmt: skip
+
+
+def stop() -> None:
+    raise StopError
+
+
+@pytest.mark.slow
+def test_a_search_that_is_stopped_goes_on_from_the_snapshot_before() -> None:
+    ids = list(range(240))
+    with prompts_in_slices_of(32):
+        model = wide_model(WIDE_DELTA, "rows")
+    session = Session(model, None, [[*ids[:190], 7, *ids[:9]]], gamma=0, temperature=0.0, max_new_tokens=2)
+    session.core.keep_snapshots(4, 2**30)
+    session.prefill()
+    searches = []
+    for stops in (False, True):
+        search = _core.BeamSearch(model, None, ids, width=2, draft_width=2, gamma=1, max_new_tokens=2)
+        assert search.begin_with(session.cached_text(0)) == 183
+        assert search.prefill_slice()
+        if stops:
+            with pytest.raises(StopError), alarms(stop):
+                search.prefill_slice()
+        read_prompts(search)
+        while search.round():
+            pass
+        searches.append((search.cached_size(model)[0], search.beams()))
+    assert searches[0] == searches[1]
+
+
 @pytest.mark.slow
 def test_a_pass_that_is_stopped_while_it_folds_leaves_no_trace() -> None:
     """Some tiles have the accepted tokens, and others have them still in the log."""
-    sizes = {"n_mixer_key_head": 8, "n_mixer_value_head": 32, "d_mixer_key": 64, "d_mixer_value": 128}
-    model = wide_model(WIDE | sizes | {"mixers": ["delta", "delta"], "conv_width": 4}, "rows")
+    model = wide_model(WIDE_DELTA, "rows")
     ids, tree, stops = list(range(200)), [-1, *range(119)], 0
 
     def begun() -> Any:

@@ -344,10 +344,15 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
     return agreed;
 }
 
-static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
+/* Plan a copy. One of states cannot be cut back and needs no log. */
+static sd_cache plan_copy(const sd_cache* c) {
+    int n_slots = c->n_committed > 0 ? c->n_committed : 1;
+    return sd_cache_plan(c->model, n_slots, c->has_states ? 1 : c->n_tree, 0, &c->captures);
+}
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
-    SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures));
+    *copy = plan_copy(cache);
+    SD_TRY(sd_cache_reserve(copy));
     sd_cache_set_source(copy, cache->encoded);
     if (cache->n_committed > 0) copy_slots(copy, cache, cache->n_committed);
     return SD_OK;
@@ -358,13 +363,13 @@ size_t sd_cache_bytes(const sd_cache* cache) {
 }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
-    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures);
+    sd_cache copy = plan_copy(cache);
     lay_out(&copy); /* without memory: only counts */
     return copy.arena.used + sd_encoded_bytes(cache->encoded) + sd_snapshots_bytes(&cache->snapshots);
 }
 
 int sd_cache_copy_window_low(const sd_cache* cache) {
-    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_tree, 0, &cache->captures);
+    sd_cache copy = plan_copy(cache);
     int n = cache->n_committed, low = 0;
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))

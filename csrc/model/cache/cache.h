@@ -139,7 +139,8 @@ void sd_cache_set_model(sd_cache* cache, const sd_model* model);
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_commit,
                         int n_ctx);
 
-/* Remove the last n pending nodes, which were not computed. */
+/* Remove the last n pending nodes, which were not computed. If they may have overwritten what the text needs,
+ * it is cut too. */
 void sd_cache_take_back(sd_cache* cache, int n);
 
 /* Plan how the last n_new nodes, of which the first n_commit will be committed, read the states. */

@@ -6,6 +6,9 @@
 #include "kernels.h"
 #include "layer.h"
 
+/* Numbers of a pass from which the team shares a loop over channels. */
+#define SHARED_NUMBERS (1 << 14)
+
 static const float before_text[SD_MOST_CHANNELS];
 
 /* Find the convolution inputs of new node i of a branch, oldest first, from channel `first` on. x: the rows
@@ -53,11 +56,27 @@ void sd_convolve(const sd_pass* pass, int layer, const float* x, ptrdiff_t ldx, 
     }
 }
 
-void sd_pass_loop_channels(const sd_pass* pass, int n, sd_work work, void* argument) {
-    if (pass->n_rows < SD_SHARED_ROWS)
-        work(argument, 0, 0, sd_matrix_panels(n));
+/* A loop over channels. */
+typedef struct loop {
+    int n_channels;
+    sd_channel_work work;
+    void* argument;
+} loop;
+
+static void run_panels(void* argument, int thread, int panel, int end) {
+    (void)thread;
+    const loop* of = argument;
+    int last = end * SD_PANEL < of->n_channels ? end * SD_PANEL : of->n_channels;
+    for (int first = panel * SD_PANEL; first < last; first += SD_MOST_CHANNELS)
+        of->work(of->argument, first, last - first < SD_MOST_CHANNELS ? last - first : SD_MOST_CHANNELS);
+}
+
+void sd_pass_loop_channels(const sd_pass* pass, int n_channels, sd_channel_work work, void* argument) {
+    loop of = {n_channels, work, argument};
+    if ((double)pass->n_rows * n_channels < SHARED_NUMBERS)
+        run_panels(&of, 0, 0, sd_matrix_panels(n_channels));
     else
-        sd_team_run(&pass->team, sd_matrix_panels(n), 1, work, argument);
+        sd_team_run(&pass->team, sd_matrix_panels(n_channels), 1, run_panels, &of);
 }
 
 typedef struct mixing {
@@ -65,27 +84,22 @@ typedef struct mixing {
     int layer;
 } mixing;
 
-/* attended = C ⊙ convolution(B ⊙ x), with (B, C, x) the thirds of w->qkv, for panels of channels. */
-static void mix_channels(void* argument, int thread, int panel, int end) {
-    (void)thread;
+/* attended = C ⊙ convolution(B ⊙ x), with (B, C, x) the thirds of w->qkv, for channels [first, first + n). */
+static void mix_channels(void* argument, int first, int n) {
     const mixing* m = argument;
     const sd_workspace* w = m->pass->w;
     const sd_kernels* k = sd_kernels_get();
-    int d = w->model->config.d_model, n_panels = SD_MOST_CHANNELS / SD_PANEL;
-    for (; panel < end; panel += n_panels) {
-        int first = panel * SD_PANEL, last = (end - panel < n_panels ? end : panel + n_panels) * SD_PANEL;
-        int n = (last < d ? last : d) - first;
-        for (int row = 0; row < m->pass->n_rows; row++) {
-            float* b = w->qkv + row * w->ld_qkv + first;
-            k->multiply(n, b, b + 2 * d);
-        }
-        sd_convolve(m->pass, m->layer, w->qkv, w->ld_qkv, w->attended, d, first, n);
-        for (int row = 0; row < m->pass->n_rows; row++)
-            k->multiply(n, w->attended + (ptrdiff_t)row * d + first, w->qkv + row * w->ld_qkv + d + first);
+    int d = w->model->config.d_model;
+    for (int row = 0; row < m->pass->n_rows; row++) {
+        float* b = w->qkv + row * w->ld_qkv + first;
+        k->multiply(n, b, b + 2 * d);
     }
+    sd_convolve(m->pass, m->layer, w->qkv, w->ld_qkv, w->attended, d, first, n);
+    for (int row = 0; row < m->pass->n_rows; row++)
+        k->multiply(n, w->attended + (ptrdiff_t)row * d + first, w->qkv + row * w->ld_qkv + d + first);
 }
 
-void sd_mixer_run(sd_pass* pass, int i, const void* input) {
+void sd_convolution_block_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     mixing m = {pass, i};
     sd_pass_project(pass, &layer->qkv, layer->qkv_bias, input);

@@ -12,5 +12,8 @@
 void sd_convolve(const sd_pass* pass, int layer, const float* x, ptrdiff_t ldx, float* out, ptrdiff_t ldo,
                  int first, int n);
 
-/* Run `work` over the panels of n channels: on the team if the pass has many rows. */
-void sd_pass_loop_channels(const sd_pass* pass, int n, sd_work work, void* argument);
+/* Work on channels [first, first + n) of all rows, at most SD_MOST_CHANNELS. */
+typedef void (*sd_channel_work)(void* argument, int first, int n);
+
+/* Run `work` over n_channels channels: on the team if rows and channels are many. */
+void sd_pass_loop_channels(const sd_pass* pass, int n_channels, sd_channel_work work, void* argument);

@@ -5,9 +5,6 @@
 #include "kernels.h"
 #include "layer.h"
 
-/* Numbers of a pass from which the team shares a loop over channels. */
-#define SHARED_NUMBERS (1 << 14)
-
 /* Units of a piece of work: tiles of one branch, value head and 32 value columns. */
 #define UNITS 2
 
@@ -47,19 +44,13 @@ static void project_rates(const block* b) {
 
 /* ---- before the recurrence: convolution and SiLU, queries and keys of unit length, gates */
 
-static void convolve(void* argument, int thread, int panel, int end) {
-    (void)thread;
+static void convolve(void* argument, int first, int n) {
     const block* b = argument;
     const sd_workspace* w = b->pass->w;
-    int n_channels = b->at.n_channels, n_panels = SD_MOST_CHANNELS / SD_PANEL;
-    for (; panel < end; panel += n_panels) {
-        int first = panel * SD_PANEL, last = (end - panel < n_panels ? end : panel + n_panels) * SD_PANEL;
-        int n = (last < n_channels ? last : n_channels) - first;
-        sd_convolve(b->pass, b->layer, w->qkv, w->ld_qkv, w->convolved, n_channels, first, n);
-        for (int row = 0; row < b->pass->n_rows; row++) {
-            float* x = w->convolved + (ptrdiff_t)row * n_channels + first;
-            sd_kernels_get()->silu(n, x, x);
-        }
+    sd_convolve(b->pass, b->layer, w->qkv, w->ld_qkv, w->convolved, b->at.n_channels, first, n);
+    for (int row = 0; row < b->pass->n_rows; row++) {
+        float* x = w->convolved + (ptrdiff_t)row * b->at.n_channels + first;
+        sd_kernels_get()->silu(n, x, x);
     }
 }
 
@@ -200,14 +191,10 @@ void sd_delta_block_run(sd_pass* pass, int i, const void* input) {
     const sd_workspace* w = pass->w;
     const sd_layer* layer = &w->model->layers[i];
     block b = {pass, i, sd_delta_columns_of(&w->model->config.mixers)};
-    int n_panels = sd_matrix_panels(b.at.n_channels);
     double n_multiplications = 4.0 * pass->n_rows * b.at.n_values * w->model->config.mixers.d_key;
     sd_pass_project(pass, &layer->qkv, NULL, input);
     project_rates(&b);
-    if (pass->n_rows * b.at.n_channels < SHARED_NUMBERS)
-        convolve(&b, 0, 0, n_panels);
-    else
-        sd_team_run(&pass->team, n_panels, 1, convolve, &b);
+    sd_pass_loop_channels(pass, b.at.n_channels, convolve, &b);
     sd_pass_loop_rows(pass, pass->n_rows, scale_rows, &b);
     sd_pass_run(pass, n_multiplications, pass->n_branches * b.at.n_units, UNITS, walk_units, &b);
     if (pass->status != SD_OK) return;

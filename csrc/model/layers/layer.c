@@ -37,7 +37,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
         else if (c->layers[i].mixer == SD_MIXER_DELTA)
             sd_delta_block_run(pass, i, attn_input);
         else
-            sd_mixer_run(pass, i, attn_input);
+            sd_convolution_block_run(pass, i, attn_input);
         if (pass->n_rows == 0) return;
         if (c->encoder) {
             sd_norm_weights cross_norm = {layer->cross_norm, layer->cross_norm_bias};

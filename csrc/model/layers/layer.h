@@ -12,12 +12,12 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped);
  * which is overwritten. */
 void sd_attention_block_run(sd_pass* pass, int i, const void* input);
 
-/* The same for the gated delta rule. Its log goes to the caches too, and tiles are brought up to date. */
-void sd_delta_block_run(sd_pass* pass, int i, const void* input);
+/* The same for the gated short convolution (convolution.c), whose inputs go to the caches of the branches. */
+void sd_convolution_block_run(sd_pass* pass, int i, const void* input);
 
-/* The same for a layer without attention (convolution.c): project the input, mix, project back and add to the
- * residual stream. Convolution inputs go to the caches of the branches. */
-void sd_mixer_run(sd_pass* pass, int i, const void* input);
+/* The same for the gated delta rule (delta_block.c): convolution inputs and log go to the caches, whose tiles
+ * are brought up to date. */
+void sd_delta_block_run(sd_pass* pass, int i, const void* input);
 
 /* The same for attention to the sources of the branches' caches. */
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input);

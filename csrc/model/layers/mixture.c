@@ -26,14 +26,17 @@ sd_routing sd_routing_take(sd_arena* arena, const sd_config* c, int max_rows) {
     return r;
 }
 
+static float rank_of(const float* x, const float* correction, int i) {
+    return correction ? x[i] + correction[i] : x[i];
+}
+
 /* Insert x[first .. end), each plus its correction (NULL: none), into the n so far among the k largest:
  * chosen [k], descending, lower index on ties. NaN is larger than nothing. Returns the new n. */
 static int insert_largest(const float* x, const float* correction, int first, int end, int k, int n,
                           int32_t* chosen) {
-#define RANK(i) (correction ? x[i] + correction[i] : x[i])
     for (int i = first; i < end; i++) {
         int at = n;
-        while (at > 0 && RANK(i) > RANK(chosen[at - 1])) at--;
+        while (at > 0 && rank_of(x, correction, i) > rank_of(x, correction, chosen[at - 1])) at--;
         if (at == k) continue;
         if (n < k) n++;
         for (int j = n - 1; j > at; j--) chosen[j] = chosen[j - 1];
@@ -58,14 +61,13 @@ static void choose_ranked(const sd_experts* e, const float* x, const float* corr
     int n_groups = e->n_groups > 0 ? e->n_groups : 1, size = e->n / n_groups, kept = 1, n = 0;
     for (int g = 0; g < e->n_groups; g++) {
         insert_largest(x, correction, g * size, (g + 1) * size, 2, 0, best);
-        sums[g] = RANK(best[0]) + RANK(best[1]);
+        sums[g] = rank_of(x, correction, best[0]) + rank_of(x, correction, best[1]);
     }
     if (e->n_groups > 0) kept = insert_largest(sums, NULL, 0, n_groups, e->n_chosen_groups, 0, groups);
     sort_ascending(kept, groups);
     for (int g = 0; g < kept; g++)
         n = insert_largest(x, correction, groups[g] * size, (groups[g] + 1) * size, e->n_chosen, n, chosen);
     sort_ascending(e->n_chosen, chosen);
-#undef RANK
 }
 
 static void softmax(int n, float* x) {

@@ -529,6 +529,7 @@ void sd_forward_settle_failures(sd_workspace* w) {
 sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
                            sd_prompt_logits logits) {
     int32_t parents[SD_MOST_SLICE], path[SD_MOST_SLICE];
+    int n_before = cache->n_committed;
     int n_here = sd_slice_length(cache, n - *n_done), blas = sd_prompts_in_slices(w->model);
     if (logits == SD_LOGITS_ALL && n_here > w->max_logits) n_here = w->max_logits;
     int all = logits == SD_LOGITS_ALL, last = logits == SD_LOGITS_LAST && n_here == n - *n_done;
@@ -548,7 +549,8 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     }
     if (status == SD_OK) status = sd_cache_keep(cache, path, n_here);
     if (status != SD_OK) {
-        if (cache->n_committed == 0) *n_done = 0;
+        int n_lost = n_before - cache->n_committed;
+        *n_done = n_lost < *n_done ? *n_done - n_lost : 0;
         return status;
     }
     sd_cache_count_prompt(cache, n_here);

@@ -10,7 +10,8 @@
 
 /* Compute the new nodes of the branches and make them pending in their caches. The wanted logits are in
  * workspace->logits, one row after another in the order of branches and nodes, n_vocab of ld_logits floats
- * each. On failure no cache has changed. */
+ * each. On failure no cache has changed, except that rows to be committed (n_commit) may have cost a cache
+ * with layers without attention its text. */
 sd_status sd_forward(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
 /* Compute logits after n rows [n] of the last forward pass that have none, numbered over its branches and
@@ -75,7 +76,8 @@ typedef enum sd_prompt_logits { SD_LOGITS_NONE, SD_LOGITS_LAST, SD_LOGITS_ALL } 
  * logits if all logits are wanted. They are left in workspace->logits: a row per token or, if the prompt ends
  * with the slice, n_last_logits rows, the last of them for the last token. All rows are checked if the
  * workspace has a name. After a failure the cache has the text from before the call or, in a model with
- * layers without attention, may have none; *n_done is then 0. */
+ * layers without attention, may have only a part of it, up to a snapshot, or none; *n_done then counts what
+ * is left. */
 sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, sd_prompt_logits logits);
 

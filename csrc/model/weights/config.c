@@ -249,6 +249,18 @@ int sd_mixer_width(const sd_config* c, const sd_layer_config* layer) {
     return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
 }
 
+/* Limit sizes that products are computed of, whether layers use them or not. */
+static sd_status check_mixer_products(const sd_mixer_sizes* s) {
+    const int sizes[2][2] = {{s->n_key_head, s->d_key}, {s->n_value_head, s->d_value}};
+    for (int i = 0; i < 2; i++) {
+        long width = (long)sizes[i][0] * sizes[i][1];
+        REFUSE_IF(sizes[i][0] < 0 || sizes[i][1] < 0 || width > LARGEST,
+                  "n_mixer_%s_head * d_mixer_%s is %ld, expected at most %d", i ? "value" : "key",
+                  i ? "value" : "key", width, LARGEST);
+    }
+    return SD_OK;
+}
+
 static sd_status check_delta(const sd_mixer_sizes* s) {
     SD_TRY(sd_check_range("config: n_mixer_key_head", s->n_key_head, 1, LARGEST));
     SD_TRY(sd_check_range("config: n_mixer_value_head", s->n_value_head, 1, LARGEST));
@@ -263,6 +275,7 @@ static sd_status check_delta(const sd_mixer_sizes* s) {
 }
 
 static sd_status check_mixers(const sd_config* c) {
+    SD_TRY(check_mixer_products(&c->mixers));
     if (sd_all_attend(c)) return SD_OK;
     if (sd_any_has_state(c)) SD_TRY(check_delta(&c->mixers));
     SD_TRY(sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH));

@@ -65,11 +65,11 @@ typedef struct sd_experts {
     sd_router router;
     int router_bias; /* the logits have biases */
     int correction;  /* choose by score + correction of the expert; weights are scores (DeepSeek-V3) */
-    int n_groups,
-        n_chosen_groups; /* choose among experts of the groups whose best 2 sum to most; 0: one group */
-    int renormalize;     /* divide weights by the sum of the chosen experts' weights */
-    float eps;           /* added to that sum */
-    float scale;         /* factor of these weights, except the shared expert's */
+    /* Choose among experts of the groups whose best 2 sum to most; 0: one group. */
+    int n_groups, n_chosen_groups;
+    int renormalize; /* divide weights by the sum of the chosen experts' weights */
+    float eps;       /* added to that sum */
+    float scale;     /* factor of these weights, except the shared expert's */
 } sd_experts;
 
 /* How rows start if each has a feature as well as a token: a vector that another model computed from the text
