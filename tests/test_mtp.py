@@ -66,7 +66,7 @@ def test_chains_are_those_of_the_definition(world: tuple[specdec.Model, EagleFol
 def test_targets_without_one_block_are_refused(tmp_path: Path) -> None:
     many, _ = mtp_folder(tmp_path / "many", num_nextn_predict_layers=3)
     none = specdec.load(write_hf(tmp_path / "none", llama_config()), tokenizer=False)
-    for target, expected in ((many, "'num_nextn_predict_layers' is 3"), (none, "has no supported multi-tok")):
+    for target, expected in ((many, "'num_nextn_predict_layers' is 3"), (none, "has no supported MTP")):
         with pytest.raises(UnsupportedModelError, match=expected):
             drafts.MTP(target)
 
