@@ -48,7 +48,8 @@ def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "flo
     make = model_class._from_config if model_class else transformers.AutoModelForCausalLM.from_config
     network = make(config, attn_implementation=attention).float().eval()
     with torch.no_grad():
-        corrections = [named for named in network.named_buffers() if named[0].endswith("bias")]
+        buffers = [(name, buffer) for name, buffer in network.named_buffers() if buffer.is_floating_point()]
+        corrections = [(name, buffer) for name, buffer in buffers if name.endswith("bias")]
         for part, parameter in [*network.named_parameters(), *corrections]:
             if parameter.ndim == 1 or "norm" in part:  # norms and biases, which start as ones and zeros
                 parameter.add_(torch.randn_like(parameter) * 0.2)

@@ -373,3 +373,12 @@ def test_dynamic_scaling_of_one_pair(name: str) -> None:
     config = CONFIGS[name] | {"architectures": [name], "head_dim": 2, "rope_scaling": scaling}
     with pytest.raises(CheckpointError, match="'head_dim' .*more than 2 rotated dimensions"):
         read_config(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("Lfm2ForCausalLM", "full_attn_idxs"), ("Dots1ForCausalLM", "mlp_layer_types")]
+)
+def test_lists_of_layers_that_are_none(name: str, field: str) -> None:
+    config = CONFIGS[name] | {"architectures": [name], field: [[1], 2]}
+    with pytest.raises(CheckpointError, match=f"'{field}' is"):
+        read_config(config)

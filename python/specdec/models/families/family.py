@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -55,6 +55,7 @@ class Named:
     name: str
     view: Callable[[Array, Shape, Config], Array] = lambda array, shape, config: array
     shape_there: Callable[[Shape, Config], Shape] = lambda shape, config: shape
+    _: KW_ONLY
     keeps_rows: bool = True
     moves_inputs: bool = False
     inputs_first: bool = False
@@ -136,7 +137,12 @@ def head_norms(name: str, heads: str) -> Named:
 def transposed(name: str) -> Named:
     """Return the entry of a Conv1D matrix [n_in, n_out], which is [n_out, n_in] if quantized."""
     return Named(
-        name, lambda array, *_: array.T, lambda shape, _: shape[::-1], False, True, coded=Named(name)
+        name,
+        lambda array, *_: array.T,
+        lambda shape, _: shape[::-1],
+        keeps_rows=False,
+        inputs_first=True,
+        coded=Named(name),
     )
 
 
@@ -156,7 +162,8 @@ def fused_row(name: str, part: int, turned: bool = False) -> Named:
         first = sum(_widths(config)[:part])
         return (array.T if turned else array)[first : first + shape[0]]
 
-    return Named(name, view, shape_there, not turned, turned, coded=fused_row(name, part) if turned else None)
+    coded = fused_row(name, part) if turned else None
+    return Named(name, view, shape_there, keeps_rows=not turned, inputs_first=turned, coded=coded)
 
 
 def fused_rows(name: str, *, turned: bool = False) -> dict[str, Named]:

@@ -56,7 +56,9 @@ def stacked(
 
     keeps_rows = not inputs_first and entry_type is Named
     suffixes = {".weight": "", ".bias": "_bias"} if suffixes is None else suffixes
-    return entry_type(name, view, shape_there, keeps_rows, inputs_first, index=0, suffixes=suffixes)
+    return entry_type(
+        name, view, shape_there, keeps_rows=keeps_rows, inputs_first=inputs_first, index=0, suffixes=suffixes
+    )
 
 
 # ------------------------------------------------------------------------------------------------ MXFP4
@@ -260,7 +262,8 @@ def sparse_after(reader: ConfigReader, n_layer: int, n_dense: int) -> dict[str, 
     blocks = fields.raw("mlp_layer_types")
     if blocks is None:
         return {"mixtures": [int(i >= n_dense) for i in range(n_layer)]}
-    if not isinstance(blocks, list) or len(blocks) != n_layer or not set(blocks) <= {"dense", "sparse"}:
+    names = ("dense", "sparse")
+    if not isinstance(blocks, list) or len(blocks) != n_layer or not all(one in names for one in blocks):
         raise fields.error("mlp_layer_types", f"'dense' or 'sparse' for each of {n_layer} layers")
     return {"mixtures": [int(block == "sparse") for block in blocks]}
 
