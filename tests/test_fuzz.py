@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 
 import specdec
 from fuzz import http_requests
@@ -47,15 +47,24 @@ def bounded(what: str, part: int = 1) -> Any:
     return settings(settings.get_profile("fuzz"), max_examples=n_examples)
 
 
+def of_part(part: int, config: pytest.Config) -> Any:
+    """Return a decorator: with a given seed, each part has a seed of its own."""
+    given_seed = config.getoption("--hypothesis-seed")
+    return seed(f"{given_seed}, part {part}") if LONG and given_seed else lambda run: run
+
+
 PARTS = [(what, part) for what in CASES for part in range(SHARES[what] if LONG else 1)]
 """In a long run the processes share the parts."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "part"), PARTS)
-def test_no_difference_no_hang_no_unnamed_exception(what: str, part: int) -> None:
+def test_no_difference_no_hang_no_unnamed_exception(
+    what: str, part: int, pytestconfig: pytest.Config
+) -> None:
     alarm = FALSE_ALARM / max(1, EXAMPLES * SHARES[what] // sum(SHARES.values()))
 
+    @of_part(part, pytestconfig)
     @bounded(what, SHARES[what] if LONG else 1)
     @given(case=cases(what, alarm))
     def run(case: Case) -> None:
@@ -66,7 +75,8 @@ def test_no_difference_no_hang_no_unnamed_exception(what: str, part: int) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(SHARES["file"] if LONG else 1))
-def test_damaged_files_decode_or_are_refused_by_name(part: int) -> None:
+def test_damaged_files_decode_or_are_refused_by_name(part: int, pytestconfig: pytest.Config) -> None:
+    @of_part(part, pytestconfig)
     @bounded("file", SHARES["file"] if LONG else 1)
     @given(case=damaged_files())
     def run(case: Case) -> None:

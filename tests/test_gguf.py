@@ -78,9 +78,10 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
     keys = {"block_count": 3, "nextn_predict_layers": 1}
     path = write_gguf(tmp_path / "model.gguf", case, changes=keys, more={"blk.2.nextn.eh_proj.weight": table})
     assert all(np.array_equal(specdec.load(held).logits(ids), expected) for held in (folder, path))
-    path = write_gguf(tmp_path / "none.gguf", case, changes={"nextn_predict_layers": 2})
-    with pytest.raises(CheckpointError, match="nextn_predict_layers' is 2; expected a whole number below 2"):
-        specdec.load(path)
+    for n, expected in ((2, "a whole number below 2"), (1, "a number of blocks with tensors 'blk.1.n")):
+        path = write_gguf(tmp_path / "none.gguf", case, changes={"nextn_predict_layers": n})
+        with pytest.raises(CheckpointError, match=f"nextn_predict_layers' is {n}; expected {expected}"):
+            specdec.load(path)
 
 
 LONG = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
@@ -199,6 +200,9 @@ def test_default_sampling_of_a_file(tmp_path: Path) -> None:
     with pytest.warns(UnusedFieldWarning, match="xtc_probability"):
         model = specdec.load(write_gguf(tmp_path / "model.gguf", CASES["llama"], changes=changes))
     assert model.default_sampling == {}
+    changes = {"general.sampling.temp": [0.5, 0.7]}
+    with pytest.warns(UserWarning, match=r"field 'temperature' is \[.*\]; expected .*; ignoring it"):
+        assert specdec.load(write_gguf(tmp_path / "m.gguf", CASES["llama"], changes=changes)) is not None
 
 
 def test_a_file_in_parts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from gguf import GGMLQuantizationType
 
 import specdec
 from specdec import drafts
-from specdec.errors import InputError, UnsupportedModelError
+from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from tensor_files import tensors_in, write_tensors
 from test_eagle import PROMPT, assert_chains_of_the_paper
 from trained import small_pair
@@ -28,6 +29,7 @@ from worlds.eagles import (
     qwen3_with,
     random,
 )
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import llama_config, write_hf
 from worlds.gguf_files import CASES, write_gguf
 from worlds.gguf_files import tensors as gguf_tensors
@@ -64,7 +66,7 @@ def test_chains_are_those_of_the_definition(world: tuple[specdec.Model, EagleFol
 def test_targets_without_one_block_are_refused(tmp_path: Path) -> None:
     many, _ = mtp_folder(tmp_path / "many", num_nextn_predict_layers=3)
     none = specdec.load(write_hf(tmp_path / "none", llama_config()), tokenizer=False)
-    for target, expected in ((many, "'num_nextn_predict_layers' is 3"), (none, "has no supported multi-tok")):
+    for target, expected in ((many, "'num_nextn_predict_layers' is 3"), (none, "has no supported MTP")):
         with pytest.raises(UnsupportedModelError, match=expected):
             drafts.MTP(target)
 
@@ -243,6 +245,29 @@ def test_special_tokens_are_always_in_a_reduced_head() -> None:
     _, target = small_pair()
     draft = drafts.Eagle(eagle_folder(target, "eagle1"), target, head_tokens=[500, 600])
     assert {*target.eos_ids, 500, 600} <= set(draft.head_tokens.tolist()) and len(draft.head_tokens) < 10
+
+
+@pytest.mark.parametrize(("layout", "own"), [("MiMo", "mtp_layers.0."), ("DeepSeek", "layers.2.")])
+def test_a_missing_tensor_has_its_name_in_the_file(
+    layout: str, own: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if layout != "MiMo":
+        monkeypatch.setitem(*qwen3_with(layout))
+    target, _ = mtp_folder(tmp_path, layout)
+    file, name = tmp_path / "model.safetensors", f"model.{own}self_attn.q_proj.weight"
+    write_tensors(file, {key: held.array() for key, held in tensors_in(file).items() if key != name})
+    with pytest.raises(CheckpointError, match=f"tensor '{re.escape(name)}' is missing"):
+        drafts.MTP(target)
+
+
+def test_a_target_without_attention_has_no_block(tmp_path: Path) -> None:
+    """As the block has the shape of a layer with attention."""
+    fields = {"layer_types": ["linear_attention"] * 2, "mtp_num_hidden_layers": 1}
+    config = CONFIGS["Qwen3_5ForCausalLM"] | fields | {"architectures": ["Qwen3_5ForCausalLM"]}
+    weights = random_weights("Qwen3_5ForCausalLM", config) | {"mtp.norm.weight": np.ones(16, "f4")}
+    target = specdec.load(write_hf(tmp_path, config, weights), tokenizer=False)
+    with pytest.raises(UnsupportedModelError, match="has no layer with attention, which"):
+        drafts.MTP(target)
 
 
 # ---------------------------------------------------------------------------------------- real families

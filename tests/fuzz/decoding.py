@@ -15,6 +15,7 @@ from fuzz.settings import distribution_after, is_extreme, keywords, may_forbid_a
 from specdec.errors import InputError
 from worlds.constraints import check_constraints
 from worlds.described import (
+    DEFAULTS,
     END_IDS,
     adapted_target,
     draft_description,
@@ -183,15 +184,23 @@ def _check_possible(case: dict[str, Any], models: list[specdec.Model], results: 
 
 
 def _rounding_error(case: dict[str, Any], at: int, text: list[int], first: int) -> float:
-    """Return how far rounding of activations (bf16, or codes for int8 and int4) moves logits from f32."""
-    rounded = "bf16" if case["target"]["dtype"] == "bf16" else "int8"
-    rows = []
-    for changes in ({"dtype": rounded}, {"dtype": "f32", "cache_dtype": "f32"}):
+    """Return how far rounding moves logits: of activations from f32, or of the weights of the format itself.
+
+    The latter is large where a choice of experts is near a tie.
+    """
+
+    def rows(**changes: Any) -> NDArray[np.float32]:
         other = case | {"target": case["target"] | changes | {"prefill": "rows"}}
         target = adapted_target(other)
         model = (models_of_texts(other, target) or [target] * len(case["prompts"]))[at]
-        rows.append(model.logits(text[:-1], n_threads=1)[first - 1 :])
-    return _distance(*rows)
+        return model.logits(text[:-1], n_threads=1)[first - 1 :]
+
+    description = DEFAULTS | case["target"]
+    rounded = rows(dtype="bf16" if description["dtype"] == "bf16" else "int8")
+    blur = 2.0**-9 * description["spread"]
+    blurred = [rows(noise=description["noise"] + change) for change in (blur, -blur)]
+    pairs = [(rounded, rows(dtype="f32", cache_dtype="f32")), *((one, rows()) for one in blurred)]
+    return max(_distance(*pair) for pair in pairs)
 
 
 def _distance(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:

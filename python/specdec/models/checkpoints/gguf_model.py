@@ -120,8 +120,13 @@ def of_model(metadata: Metadata) -> dict[str, Any]:
 
 
 def mtp_prefixes(metadata: Metadata) -> tuple[str, ...]:
-    """Return the prefixes of the tensors of multi-token prediction blocks."""
-    return mtp.GGUF.roots(metadata.n_layer, metadata.n_mtp_blocks)
+    """Return the prefixes of the tensors of multi-token prediction blocks; refuse layers of the model."""
+    prefixes = mtp.GGUF.roots(metadata.n_layer, metadata.n_mtp_blocks)
+    for prefix in prefixes:
+        held = [name for name in metadata.tensors if name.startswith(prefix)]
+        if held and not any(name.startswith(f"{prefix}nextn.") for name in held):
+            raise metadata.error("nextn_predict_layers", f"a number of blocks with tensors '{prefix}nextn.*'")
+    return prefixes
 
 
 def _n_vocab(metadata: Metadata) -> int:
@@ -178,7 +183,8 @@ _UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
 def _default_sampling(file: GGUFFile) -> dict[str, Any]:
     """Return the settings in ``general.sampling``, where converters store a generation_config.json."""
     prefix = "general.sampling."
-    given = {key.removeprefix(prefix): file.get(key) for key in file if key.startswith(prefix)}
+    values = {key.removeprefix(prefix): file.get(key) for key in file if key.startswith(prefix)}
+    given = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in values.items()}
     of_others = given.keys() & _UNAPPLIED_SAMPLING.keys()
     unapplied = [f"{prefix}{key}" for key in sorted(of_others) if given[key] not in _UNAPPLIED_SAMPLING[key]]
     if unapplied:

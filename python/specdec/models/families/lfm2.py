@@ -52,8 +52,7 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     fields = reader.fields
     attending = fields.raw("full_attn_idxs")
     if fields.raw("layer_types") is None and attending is not None:
-        if not isinstance(attending, list) or not all(i in range(n_layer) for i in attending):
-            raise fields.error("full_attn_idxs", f"a list of layers below {n_layer}")
+        attending = fields.integers("full_attn_idxs", maximum=n_layer - 1)
         layer_types = ["full_attention" if i in attending else "conv" for i in range(n_layer)]
     else:
         every = ["full_attention"] * n_layer

@@ -54,7 +54,8 @@ def open_mtp_block(
         raise CheckpointError(f"{path}: {error}") from error
     if blocks.coded:
         sources = coded_sources(sources, {name for name, tensor in tensors.items() if tensor.is_coded})
-    if unknown := unused_tensors(path, sources, tensors):
+    own = blocks.layout.block.format(n=target.config.n_layer)
+    if unknown := unused_tensors(path, sources, tensors, blocks.layer, own):
         names = ", ".join(repr(tensors[name].name) for name in unknown[:5])
         raise UnsupportedModelError(f"{path}: holds tensors that the MTP block does not use: {names}")
     stored = stored_tensors(path, sources, tensors) if dtype is None and target.dtype == "file" else None
@@ -73,6 +74,9 @@ def open_mtp_block(
 
 def _config_of(target: Model) -> dict[str, Any]:
     """Return the canonical configuration of the block: the target's last layer with attention."""
+    mixers = target.config.mixers
+    if mixers and "attention" not in mixers:
+        raise UnsupportedModelError(f"{target.path}: has no layer with attention, which the block needs")
     joined = joined_config(target) | {"feature_norms": True, "shared_embedding": True}
     return target.config.last_attention() | joined
 
