@@ -186,7 +186,6 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("GPTJForCausalLM", {"rotary_dim": 3}, CheckpointError, "'rotary_dim' is 3; expected an even number"),
         ("LamdaForCausalLM", {"relative_attention_max_distance": 5}, CheckpointError, "no bucket empty"),
         ("GraniteForCausalLM", {"logits_scaling": 0}, CheckpointError, "'logits_scaling' is 0"),
-        ("Lfm2ForCausalLM", {"full_attn_idxs": [[1]]}, CheckpointError, r"idxs\[0\]' is \[1\]; .* 0 to 1"),
         ("Lfm2ForCausalLM", {"conv_L_cache": 17}, CheckpointError, "'conv_L_cache' is 17; .* from 1 to 16"),
         ("T5ForConditionalGeneration", {"relative_attention_num_buckets": 6}, CheckpointError, "multiple of"),
         ("T5ForConditionalGeneration", {"relative_attention_max_distance": 5}, CheckpointError, "no bucket"),
@@ -380,5 +379,5 @@ def test_dynamic_scaling_of_one_pair(name: str) -> None:
 )
 def test_lists_of_layers_that_are_none(name: str, field: str) -> None:
     config = CONFIGS[name] | {"architectures": [name], field: [[1], 2]}
-    with pytest.raises(CheckpointError, match=f"'{field}' is"):
+    with pytest.raises(CheckpointError, match=rf"'{field}(\[0\])?' is"):
         read_config(config)
