@@ -21,7 +21,16 @@ from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError
 from worlds.canonical import step_by_step
-from worlds.families import ARCHITECTURES, CASES, CONFIGS, ENCODER_DECODERS, MODEL_TYPES, SIZES, read_config
+from worlds.families import (
+    ARCHITECTURES,
+    CASES,
+    CONFIGS,
+    ENCODER_DECODERS,
+    GIVEN,
+    MODEL_TYPES,
+    SIZES,
+    read_config,
+)
 from worlds.mixtures import mxfp4_values
 
 pytestmark = pytest.mark.oracle
@@ -360,13 +369,6 @@ def test_beams_equal_transformers(sides: Sides) -> None:
 
 def as_written(config: Any, name: str) -> dict[str, Any]:
     return json.loads(config.to_json_string(use_diff=False)) | {"architectures": [name]}
-
-
-# Fields that the class completes to a model which cannot be read.
-GIVEN = {
-    "Glm4MoeForCausalLM": {"head_dim": 128},
-    "Dots1ForCausalLM": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
-}
 
 
 def meaning(fields: dict[str, Any]) -> dict[str, Any] | None:

@@ -13,7 +13,9 @@ from compiled import Decoder, Model, tensor_shapes
 from worlds.canonical import LLAMA, MIXTURES, SWITCHES, VARIANTS, build, random_tensors
 
 # Tables, and matrices that no number format rounds.
-UNCOUNTED = re.compile(r"embedding$|relative_bias$|router\.weight$|shared_gate\.weight$")
+UNCOUNTED = re.compile(
+    r"embedding$|relative_bias$|(router|shared_gate|mixer_decay|mixer_beta)\.weight$|mixer_conv$"
+)
 
 CONFIGS = VARIANTS | MIXTURES | {"parallel-two-norms": SWITCHES["parallel-two-norms"]}
 SOON = {"llama", "gpt-tanh", "parallel-one-norm-without-bias", "parallel-two-norms", *list(MIXTURES)[:2]}

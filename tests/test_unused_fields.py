@@ -18,7 +18,15 @@ from lazily import peft
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from worlds.adapters import adapter_config, llama_shapes, low_rank_tensors, write_adapter
-from worlds.families import ARCHITECTURES, CONFIGS, MODEL_TYPES, TEXT_FIELDS, read_config, tiny_folder
+from worlds.families import (
+    ARCHITECTURES,
+    CONFIGS,
+    GIVEN,
+    MODEL_TYPES,
+    TEXT_FIELDS,
+    read_config,
+    tiny_folder,
+)
 from worlds.gguf_files import CASES, write_gguf
 
 LLAMA = CASES["llama"]
@@ -115,7 +123,7 @@ def test_published_files_load_without_a_warning(name: str) -> None:
 def test_class_defaults_load_without_a_warning(name: str) -> None:
     from transformers import CONFIG_MAPPING
 
-    config = CONFIG_MAPPING[MODEL_TYPES[name]]()
+    config = CONFIG_MAPPING[MODEL_TYPES[name]](**GIVEN.get(name, {}))
     for use_diff in (False, True):
         read_config(json.loads(config.to_json_string(use_diff=use_diff)), name)
 

@@ -35,6 +35,12 @@ LONGROPE = {
     "original_max_position_embeddings": 24,
 }  # fmt: skip
 
+# Fields without which the defaults of a class in transformers are no model that can be read.
+GIVEN = {
+    "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Dots1ForCausalLM": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
+}
+
 
 def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in names}

@@ -132,11 +132,12 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
     int d_q = sd_query_width(own), d_kv = sd_key_width(own);
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
     int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own);
-    const sd_matrix_part qkv[] = {
+    sd_matrix_part qkv[4] = {
         part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
         part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
         part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv),
-        gated ? part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated) : (sd_matrix_part){0}};
+    };
+    if (gated) qkv[3] = part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated);
     layer->q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm);
     layer->k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm);
     layer->sinks = take_vector(arena, own->n_head, c->attn_sinks);
@@ -155,9 +156,8 @@ static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_
     int delta = own->mixer == SD_MIXER_DELTA, bias = !delta && c->mixers.bias,
         n_head = c->mixers.n_value_head;
     const sd_delta_columns at = sd_delta_columns_of(&c->mixers);
-    const sd_matrix_part parts[] = {
-        part_of(p, SD_MIXER_IN, (sd_rows){0, 1}, delta ? channels : outputs),
-        delta ? part_of(p, SD_MIXER_GATE, (sd_rows){at.gate, 1}, at.n_values) : (sd_matrix_part){0}};
+    sd_matrix_part parts[2] = {part_of(p, SD_MIXER_IN, (sd_rows){0, 1}, delta ? channels : outputs)};
+    if (delta) parts[1] = part_of(p, SD_MIXER_GATE, (sd_rows){at.gate, 1}, at.n_values);
     layer->qkv = sd_matrix_take_parts(arena, parts, delta ? 2 : 1, p.layout, outputs, c->d_model, 1);
     if (delta) layer->rates = sd_matrix_take(arena, SD_FORMAT_F32, p.layout, at.n_rates, c->d_model, 1);
     layer->qkv_bias = take_vector(arena, outputs, bias);
