@@ -18,15 +18,7 @@ from lazily import peft
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from worlds.adapters import adapter_config, llama_shapes, low_rank_tensors, write_adapter
-from worlds.families import (
-    ARCHITECTURES,
-    CONFIGS,
-    GIVEN,
-    MODEL_TYPES,
-    TEXT_FIELDS,
-    read_config,
-    tiny_folder,
-)
+from worlds.families import ARCHITECTURES, CONFIGS, GIVEN, MODEL_TYPES, TEXT_FIELDS, read_config, tiny_folder
 from worlds.gguf_files import CASES, write_gguf
 
 LLAMA = CASES["llama"]
