@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from specdec.reference import bits, recurrence
 from support.compiled import in_instruction_sets, prompt_logits, prompts_in_slices_of, trees_along
 from support.sessions import Session
@@ -36,6 +37,7 @@ def head(n_tokens: int = N_TOKENS, d_key: int = D_KEY) -> list[np.ndarray]:
     return [x.astype(np.float32) for x in (*rows, *numbers[:3], -np.exp(2.0 * numbers[3]))]
 
 
+@needs_hooks
 def test_every_instruction_set_computes_the_specified_bits() -> None:
     query, key, value, a, b, bias, rate = head()
     decay, beta = bits.exact_decay(a, bias, rate), bits.sigmoid(b)
@@ -120,6 +122,7 @@ def test_nodes_of_trees_have_the_bits_of_their_paths(reach: int, width: int) -> 
         assert np.array_equal(found, prompt_logits(model, text + paths[-1])[-1]), node
 
 
+@needs_hooks
 def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     """The state already has the slice, numbers that are not finite included."""
     config, spike = VARIANTS["delta"], 100

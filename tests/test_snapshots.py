@@ -99,6 +99,7 @@ def test_samples_of_a_prompt(
             assert one.tokens == other.tokens and np.array_equal(one.logits, other.logits)
 
 
+@needs_hooks
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_samples_read_the_prompt_once(batch_size: int) -> None:
     """And a document that questions of one batch share: no row twice but the tail."""
