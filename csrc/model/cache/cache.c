@@ -289,12 +289,7 @@ static int copy_states(sd_cache* to, const sd_cache* from, int n) {
     int whole = n <= to->n_ring && from->n_low == 0;
     int low = whole ? 0 : low_of_copy(from->n_low, n, to->n_tree);
     if (to->has_states) low = n;
-    int first = low - to->model->config.mixers.conv_width + 1;
-    for (int layer = 0; layer < to->n_layer; layer++) {
-        for (int slot = first > 0 ? first : 0; slot < n; slot++)
-            sd_layer_state_copy_slot(&from->states[layer], slot, &to->states[layer], slot);
-        sd_layer_state_copy_tiles(&from->states[layer], n, &to->states[layer]);
-    }
+    sd_layer_states_copy(&to->model->config, from->states, low, n, to->states);
     return low;
 }
 

@@ -84,10 +84,21 @@ void sd_layer_state_copy_slot(const sd_layer_state* state, int from, const sd_la
         memcpy(entry_of(state, to), entry_of(state, from), (size_t)state->n_entry * sizeof *state->log);
 }
 
-void sd_layer_state_copy_tiles(const sd_layer_state* state, int n, const sd_layer_state* other) {
+/* Copy the tiles for a text of n tokens to another state of the layer. */
+static void copy_tiles(const sd_layer_state* state, int n, const sd_layer_state* other) {
     for (int unit = 0; unit < state->n_units; unit++) {
         sd_layer_state_fold(state, unit, n, sd_layer_state_tile(other, unit), NULL);
         other->n_folded[unit] = n;
+    }
+}
+
+void sd_layer_states_copy(const sd_config* c, const sd_layer_state* from, int low, int n,
+                          const sd_layer_state* to) {
+    int first = low - c->mixers.conv_width + 1;
+    for (int layer = 0; layer < c->n_layer; layer++) {
+        for (int slot = first > 0 ? first : 0; slot < n; slot++)
+            sd_layer_state_copy_slot(&from[layer], slot, &to[layer], slot);
+        copy_tiles(&from[layer], n, &to[layer]);
     }
 }
 

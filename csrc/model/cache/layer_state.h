@@ -62,8 +62,10 @@ void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* ti
  * are copied within a layer only. */
 void sd_layer_state_copy_slot(const sd_layer_state* state, int from, const sd_layer_state* other, int to);
 
-/* Copy the tiles for a text of n tokens to another state of the layer. */
-void sd_layer_state_copy_tiles(const sd_layer_state* state, int n, const sd_layer_state* other);
+/* Copy the states `from` [n_layer] of a text of n tokens to states `to` [n_layer] of the same model. They may
+ * be cut back to `low` tokens where only convolutions have states. */
+void sd_layer_states_copy(const sd_config* config, const sd_layer_state* from, int low, int n,
+                          const sd_layer_state* to);
 
 /* Begin a text: tiles have no tokens. */
 void sd_layer_state_forget(const sd_layer_state* state);

@@ -17,16 +17,6 @@ static void release(sd_snapshot* s) {
     sd_free(s);
 }
 
-/* Copy the states of a text of n tokens. */
-static void copy_states(const sd_config* c, const sd_layer_state* from, int n, const sd_layer_state* to) {
-    int first = n - c->mixers.conv_width + 1;
-    for (int layer = 0; layer < c->n_layer; layer++) {
-        for (int slot = first > 0 ? first : 0; slot < n; slot++)
-            sd_layer_state_copy_slot(&from[layer], slot, &to[layer], slot);
-        sd_layer_state_copy_tiles(&from[layer], n, &to[layer]);
-    }
-}
-
 size_t sd_snapshot_bytes(const sd_config* c) {
     sd_snapshot counted = {0};
     lay_out(&counted, c); /* without memory: only counts */
@@ -63,7 +53,7 @@ void sd_snapshots_add(sd_snapshots* s, const sd_config* c, const sd_layer_state*
         sd_free(taken);
         return;
     }
-    copy_states(c, states, n, taken->states);
+    sd_layer_states_copy(c, states, n, n, taken->states);
     int most = s->most > 0 ? s->most : 1;
     if (s->n >= most) drop(s, s->n - most + 1);
     s->taken[s->n++] = taken;
@@ -77,7 +67,7 @@ int sd_snapshots_within(const sd_snapshots* s, int low, int n) {
 
 void sd_snapshots_restore(const sd_snapshots* s, const sd_config* c, int n, const sd_layer_state* states) {
     for (int i = 0; i < s->n; i++)
-        if (s->taken[i]->n == n) copy_states(c, s->taken[i]->states, n, states);
+        if (s->taken[i]->n == n) sd_layer_states_copy(c, s->taken[i]->states, n, n, states);
 }
 
 void sd_snapshots_cut(sd_snapshots* s, int n) {
