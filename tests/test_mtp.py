@@ -24,6 +24,7 @@ from worlds.eagles import (
     as_draft,
     eagle1,
     eagle_folder,
+    folder_with_block,
     mtp_block,
     mtp_folder,
     qwen3_with,
@@ -347,3 +348,64 @@ def test_blocks_are_those_of_transformers(model_type: str, tmp_path: Path) -> No
             specdec.generate(target, draft, prompts, gamma=gamma, **RUN), plain, strict=True
         ):
             assert got.tokens == expected_run.tokens and np.array_equal(got.logits, expected_run.logits)
+
+
+# ---------------------------------------------------------------------------------------------- conversion
+
+
+def _same_drafts(first: specdec.Model, second: specdec.Model, *, other: Path | None = None) -> None:
+    """Check that two targets and their blocks decode and draft the same tokens."""
+    runs = [
+        specdec.generate(target, drafts.MTP(target, path), PROMPT, **RUN)
+        for target, path in ((first, None), (second, other))
+    ]
+    assert runs[0].tokens == runs[1].tokens and runs[0].trace.n_drafted > 30
+    assert [one.drafted for one in runs[0].trace.rounds] == [one.drafted for one in runs[1].trace.rounds]
+
+
+@pytest.mark.parametrize("type", ["F32", "BF16", "INT8"])
+def test_converted_folders_keep_the_block(
+    type: str, world: tuple[specdec.Model, EagleFolder], tmp_path: Path
+) -> None:
+    target, _ = world
+    folder = specdec.convert(target.path, tmp_path / "new", type, tokenizer=False)
+    again = specdec.convert(folder, tmp_path / "again", type, tokenizer=False)
+    dtype: Any = {"F32": "f32", "BF16": "bf16", "INT8": "int8"}[type]
+    first = specdec.load(target.path, dtype, tokenizer=False)
+    for path in (folder, again):
+        _same_drafts(first, specdec.load(path, dtype, tokenizer=False))
+
+
+HELD = {"glm4moe": "glm4_moe", "qwen35": "qwen3_5"}
+
+
+@pytest.mark.parametrize("architecture", HELD)
+def test_gguf_files_keep_the_block(architecture: str, tmp_path: Path) -> None:
+    """From a folder to a file, and back to a folder; mixtures of types hold it too."""
+    folder = folder_with_block(CASES[architecture], tmp_path / "folder")
+    target = specdec.load(folder, "f32", tokenizer=False)
+    file = specdec.convert(folder, tmp_path / "m.gguf", "F32", tokenizer=False)
+    in_file = specdec.load(file, tokenizer=False)
+    assert in_file.config.n_layer == target.config.n_layer
+    _same_drafts(target, in_file)
+    back = specdec.convert(file, tmp_path / "back", tokenizer=False)
+    _same_drafts(target, specdec.load(back, "f32", tokenizer=False))
+    mixed = specdec.convert(folder, tmp_path / "k.gguf", "Q4_K_M", tokenizer=False)
+    target = specdec.load(mixed, tokenizer=False)
+    plain, got = (specdec.generate(target, one, PROMPT, **RUN) for one in (None, drafts.MTP(target)))
+    assert got.tokens == plain.tokens and got.trace.n_drafted > 30
+
+
+def test_what_cannot_hold_the_block_says_so(tmp_path: Path) -> None:
+    """Packed files, files of architectures without it, and models with several blocks."""
+    folder = folder_with_block(CASES["qwen3next"], tmp_path / "folder")
+    with pytest.warns(UserWarning, match="'qwen3next' files have no place for its MTP block"):
+        file = specdec.convert(folder, tmp_path / "m.gguf", "F32", tokenizer=False)
+    target = specdec.load(folder, "f32", tokenizer=False)
+    _same_drafts(target, specdec.load(file, tokenizer=False), other=folder)
+    with pytest.warns(UserWarning, match=r"m.specdec: packed files do not hold the MTP block; drafts.MTP\("):
+        packed = specdec.convert(folder, tmp_path / "m.specdec", tokenizer=False)
+    _same_drafts(target, specdec.load(packed), other=folder)
+    many, _ = mtp_folder(tmp_path / "many", num_nextn_predict_layers=3)
+    with pytest.warns(UserWarning, match="leaving out MTP blocks: .*num_nextn_predict_layers"):
+        specdec.convert(many.path, tmp_path / "new", tokenizer=False)

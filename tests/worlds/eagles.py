@@ -20,6 +20,7 @@ from specdec import drafts
 from specdec.models.families import FAMILIES
 from specdec.models.families.mtp import LAYOUTS
 from worlds.folders import llama_config, llama_tensors, write_hf
+from worlds.gguf_files import Case
 
 Array = NDArray[Any]
 
@@ -210,6 +211,27 @@ def mtp_folder(
         stored["model.layers.2.shared_head.head.weight"] = tensors["lm_head.weight"]
     target = specdec.load(write_hf(folder, config, tensors | stored), tokenizer=False)
     return target, as_draft(target, config, block, features_first=is_mimo)
+
+
+def folder_with_block(case: Case, folder: Path) -> Path:
+    """Write the folder of a case with a random block in the layout of its family."""
+    config, weights = case.folder()
+    layout, n, d = FAMILIES[case.name].mtp, config["num_hidden_layers"], config["hidden_size"]
+    assert layout is not None
+    config[layout.counts[0]] = 1
+    rng, own, last = np.random.default_rng(0), layout.block.format(n=n), f"model.layers.{n - 1}."
+    block = {
+        name.replace(last, own): x + rng.normal(0.0, 0.1, x.shape).astype("f4")
+        for name, x in weights.items()
+        if name.startswith(last)
+    }
+    for part in ("token_norm", "feature_norm", "projection", "output_norm"):
+        name = getattr(layout, part)
+        shape = (d, 2 * d) if part == "projection" else (d,)
+        block[own + name[1:] + ".weight" if name[0] == "." else name + ".weight"] = random(
+            rng, {part: shape}
+        )[part]
+    return write_hf(folder, config, weights | block)
 
 
 def as_draft(

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.checks import check_choice, check_flag, check_integer, check_path
-from specdec.errors import CheckpointError, InputError, shown
+from specdec.errors import CheckpointError, InputError, shown, warn
 from specdec.models.adapter import merged
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_writing import FILE_TYPES, WEIGHED
 from specdec.models.checkpoints.hub import DESCRIBING, TEMPLATES
+from specdec.models.checkpoints.mtp_blocks import mtp_block_of
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
 from specdec.models.conversion.importance import Importance, importance_of
 from specdec.models.conversion.model_as_folder import FOLDER_TYPES, write_as_folder
@@ -79,7 +80,8 @@ def convert(
     Warns
     -----
     UserWarning
-        Quantized weights are dequantized for a folder.
+        Quantized weights are dequantized for a folder. The file cannot hold the model's multi-token
+        prediction block.
 
     Raises
     ------
@@ -172,5 +174,8 @@ def _pack(
     model = load(source, dtype, prefill="rows", tokenizer=tokenizer, adapter=adapter, progress=progress)
     if model.path.is_file() and is_packed(model.path):
         raise CheckpointError(f"{model.path}: is a packed file already; expected the original model")
+    if mtp_block_of(model.path, model.architecture, model.config) is not None:
+        expected = f"drafts.MTP(target, {str(model.path)!r}) reads it from the source"
+        warn(f"{path}: packed files do not hold the MTP block; {expected}")
     write_packed(path, model, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
     return path

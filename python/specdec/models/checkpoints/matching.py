@@ -121,9 +121,7 @@ def match_tensors(
         raise UnsupportedModelError(f"{path}: {what}; expected {only}")
 
 
-def unused_tensors(
-    path: Path, sources: list[Source], tensors: Mapping[str, Any], prefix: str = "", prefix_in_file: str = ""
-) -> list[str]:
+def unused_tensors(path: Path, sources: list[Source], tensors: Mapping[str, Any]) -> list[str]:
     """Check that all needed tensors are present in the right shape; return the names of the others."""
     expected = {
         name: (shape, source.numbers)
@@ -132,8 +130,6 @@ def unused_tensors(
     }
     for name, (shape, numbers) in expected.items():
         if name not in tensors:
-            if name.startswith(prefix):
-                name = prefix_in_file + name.removeprefix(prefix)
             raise error_of(path, name, "is missing", f"a tensor of shape {list(shape)}")
         if tensors[name].shape != shape:
             raise tensors[name].shape_error(f"{list(shape)}")

@@ -9,17 +9,20 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.errors import CheckpointError, UnsupportedModelError, warn
 from specdec.fields import read_json_object
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
 from specdec.models.checkpoints.gguf_writing import FILE_TYPES, NewTensor, encoded, type_of, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
+from specdec.models.checkpoints.mtp_blocks import mtp_block_of
 from specdec.models.conversion.file_order import PACKED_HOLDS, check_same, gathered, stored_shapes
 from specdec.models.conversion.importance import Importance
-from specdec.models.families import FAMILIES
-from specdec.models.families.gguf import ARCHITECTURES, WRITTEN, metadata_of
+from specdec.models.families import FAMILIES, Source
+from specdec.models.families.gguf import ARCHITECTURES, MTP_BLOCKS, WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
+from specdec.models.families.mtp import block_sources
+from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer.gguf_vocabulary import end_values, vocabulary_values
 from specdec.threads import check_threads
 
@@ -54,9 +57,15 @@ def write_as_gguf(
     architecture = ARCHITECTURES[ggml]
     family = architecture.family(FAMILIES[name])
     sources = list(family.sources(config, lambda name: architecture.fused == ("attn_qkv" in name)))
+    parts: list[tuple[Checkpoint, list[Source]]] = [(checkpoint, sources)]
     shapes = dict(stored_shapes(sources))
     planned = {stored: _Planned(shape) for stored, shape in shapes.items()}
     planned |= {stored: _Planned(array.shape, array) for stored, array in extra.items()}
+    if (block := _block_of(checkpoint, ggml)) is not None:
+        parts.append((block, block_sources(family, block.config, config["n_layer"])))
+        shapes |= stored_shapes(parts[-1][1])
+        planned |= {stored: _Planned(shape) for stored, shape in shapes.items()}
+        keys = _with_block(keys, config["n_layer"])
     _check_described(checkpoint, path, Metadata(ggml, _as_read(keys), planned, path))
     of_file = {"has_head": "output.weight" in shapes, "is_falcon": ggml == "falcon"}
     types = {
@@ -82,14 +91,35 @@ def write_as_gguf(
 
     def data() -> Iterator[Array]:
         yield from extra.values()
-        for stored, array in gathered(checkpoint, sources, types, progress, path):
-            if array.dtype == np.uint8:
-                yield array
-                continue
-            weights = importance.of(stored, made_of[stored], shapes[stored])
-            yield encoded(array, types[stored], f"{checkpoint.path}: tensor '{stored}'", weights, threads)
+        for of, part in parts:
+            for stored, array in gathered(of, part, types, progress, path):
+                if array.dtype == np.uint8:
+                    yield array
+                    continue
+                weights = importance.of(stored, made_of[stored], shapes[stored])
+                yield encoded(array, types[stored], f"{of.path}: tensor '{stored}'", weights, threads)
 
     write_gguf(path, metadata, tensors, data())
+
+
+def _block_of(checkpoint: Checkpoint, ggml: str) -> Checkpoint | None:
+    """Return the MTP block; warn if files of the architecture cannot hold it."""
+    config = ModelConfig.from_canonical(checkpoint.config)
+    block = mtp_block_of(checkpoint.path, checkpoint.architecture, config)
+    if block is not None and ggml not in MTP_BLOCKS:
+        warn(f"{checkpoint.path}: {ggml!r} files have no place for its MTP block; leaving it out")
+        return None
+    return block
+
+
+def _with_block(keys: Mapping[str, Any], n_layer: int) -> dict[str, Any]:
+    """Return metadata with one more block after the layers, which has attention in hybrids."""
+    by_layer = {
+        key: [*value, key.endswith("sliding_window_pattern") and value[0]]
+        for key, value in keys.items()
+        if isinstance(value, list) and len(value) == n_layer
+    }
+    return {**keys, **by_layer, "block_count": n_layer + 1, "nextn_predict_layers": 1}
 
 
 def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:

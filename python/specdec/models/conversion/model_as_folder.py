@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from specdec.models.checkpoints.compressed_tensors import (
 from specdec.models.checkpoints.gguf_writing import encoded
 from specdec.models.checkpoints.hub import describing_files
 from specdec.models.checkpoints.matching import is_matrix
+from specdec.models.checkpoints.mtp_blocks import mtp_block_of
 from specdec.models.checkpoints.safetensors_file import (
     INDEX_NAME,
     SINGLE_NAME,
@@ -35,6 +36,8 @@ from specdec.models.checkpoints.safetensors_file import (
 )
 from specdec.models.conversion.file_order import PACKED_HOLDS, check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source, coded_sources
+from specdec.models.families.mtp import block_sources
+from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
@@ -94,6 +97,9 @@ def write_as_folder(
         raise UnsupportedModelError(f"{checkpoint.path}: is a multimodal model; expected a text-only model")
     dtype = dtype or ("BF16" if checkpoint.dtype == "bf16" else "F32")
     plan = _plan(checkpoint, folder, dtype)
+    target = ModelConfig.from_canonical(checkpoint.config)
+    block = mtp_block_of(checkpoint.path, checkpoint.architecture, target)
+    of_block = None if block is None else _plan_of_block(block, target.n_layer, dtype, plan)
     if checkpoint.stored is not None and dtype in _NUMBERS:
         how = f"{dtype}, {'exactly' if dtype == 'F32' else 'rounded'}"
         warn(
@@ -101,8 +107,11 @@ def write_as_folder(
         )
 
     with replacing_folder(folder) as new:
-        made = _made(checkpoint, plan, progress, folder)
-        _write_weights(new, plan.described(), made, max_shard_size)
+        made, described = _made(checkpoint, plan, progress, folder), plan.described()
+        if block is not None and of_block is not None:
+            made = chain(made, _made(block, of_block, progress, folder))
+            described |= of_block.described()
+        _write_weights(new, described, made, max_shard_size)
         if own_tokenizer and checkpoint.path.is_dir():
             for file in describing_files(checkpoint.path):
                 if file.is_file() and file.name not in _OWN:
@@ -173,24 +182,41 @@ def _plan_of(checkpoint: Checkpoint, folder: Path, dtype: str, config: Mapping[s
         raise UnsupportedModelError(f"{checkpoint.path}: {error}") from error
     if checkpoint.config["tied"] and not config["tied"]:
         sources = _with_head(sources)
-    shapes = dict(stored_shapes(sources))
-    if dtype in _BITS:
-        codes = CODE_TYPES[_BITS[dtype]]
-        types = _types_of_codes(checkpoint, sources, shapes, codes)
-        coded = {name for name, type in types.items() if type == codes}
-        sources = coded_sources(sources, coded)
-        shapes = dict(stored_shapes(sources))
+    sources, shapes, types, ignored = _layout(checkpoint, sources, dtype)
     fields = _config_json(checkpoint, dtype, folder, config, shapes)
+    if dtype in _BITS:
+        fields["quantization_config"] = quantization_config(_BITS[dtype], ignored)
+    return _Plan(fields, sources, types, shapes)
+
+
+def _plan_of_block(block: Checkpoint, n_layer: int, dtype: str, plan: _Plan) -> _Plan:
+    """Plan the tensors of an MTP block, and complete the fields of the model's plan."""
+    family = FAMILIES[block.architecture]
+    assert family.mtp is not None
+    if not any(name in plan.fields for name in family.mtp.counts):
+        plan.fields[family.mtp.counts[0]] = 1
+    sources, shapes, types, ignored = _layout(block, block_sources(family, block.config, n_layer), dtype)
+    if dtype in _BITS:
+        plan.fields["quantization_config"]["ignore"] += ignored
+    return _Plan(plan.fields, sources, types, shapes)
+
+
+def _layout(
+    checkpoint: Checkpoint, sources: list[Source], dtype: str
+) -> tuple[list[Source], dict[str, tuple[int, ...]], dict[str, str], list[str]]:
+    """Return the sources of a type's tensors, the shapes and types, and the matrices without codes."""
+    shapes = dict(stored_shapes(sources))
     if dtype not in _BITS:
-        types = {name: dtype if len(shape) > 1 else "F32" for name, shape in shapes.items()}
-        return _Plan(fields, sources, types, shapes)
-    types = _types_of_codes(checkpoint, sources, shapes, CODE_TYPES[_BITS[dtype]])
+        return sources, shapes, {name: dtype if len(of) > 1 else "F32" for name, of in shapes.items()}, []
+    codes = CODE_TYPES[_BITS[dtype]]
+    types = _types_of_codes(checkpoint, sources, shapes, codes)
+    sources = coded_sources(sources, {name for name, type in types.items() if type == codes})
+    shapes = dict(stored_shapes(sources))
+    types = _types_of_codes(checkpoint, sources, shapes, codes)
     tables = {name for source in sources if source.canonical.endswith(_EMBEDDINGS) for name in source.stored}
     matrices = {name for source in sources if len(source.shape) == 2 for name in source.stored}
-    ignored = [name for name in matrices - tables if types[name] in _NUMBERS]
-    names = sorted(name.removesuffix(".weight") for name in ignored)
-    fields["quantization_config"] = quantization_config(_BITS[dtype], names)
-    return _Plan(fields, sources, types, shapes)
+    ignored = sorted(name.removesuffix(".weight") for name in matrices - tables if types[name] in _NUMBERS)
+    return sources, shapes, types, ignored
 
 
 def _with_head(sources: list[Source]) -> list[Source]:
@@ -224,6 +250,8 @@ def _types_of_codes(
         of_codes = source.of_codes()
         if source.canonical in _TABLES and name != head and held.get(source.canonical) != codes:
             types[name] = "F32" if source.canonical in held else "BF16"
+        elif source.canonical.startswith("feature_projection") and source.entry.moves_inputs:
+            types[name] = plain
         elif not of_codes.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
             raise UnsupportedModelError(
                 f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a quantized folder: "

@@ -316,7 +316,7 @@ class MtpLayout:
     layers. `token_norm`, `feature_norm`, `projection`, `output_norm`: Tensors without ".weight"; a dot stands
     for `block`. `root`: Prefix of all MTP tensors; empty: `block`. `copies`: Unread copies of the target's
     embedding and head. `norm`: Entry of a norm's name. `features_first`: The projection reads the hidden
-    state first.
+    state first. `layer`: Prefix of the family's layer 0.
     """
 
     counts: tuple[str, ...]
@@ -329,6 +329,7 @@ class MtpLayout:
     copies: tuple[str, ...] = ()
     norm: Callable[[str], Named] = Named
     features_first: bool = False
+    layer: str = "model.layers.0."
 
     def count(self, fields: Fields) -> str:
         """Return the field with the number of blocks."""
@@ -341,11 +342,11 @@ class MtpLayout:
             return (root,)
         return tuple(root.format(n=n_layer + block) for block in range(n_blocks))
 
-    def entries(self, block: str) -> dict[str, Named]:
-        """Return the entries of the tensors outside the layer; `block` replaces the layout's."""
+    def entries(self) -> dict[str, Named]:
+        """Return the entries of the tensors outside the layer, with names of layer 0."""
 
         def full(name: str) -> str:
-            return block + name[1:] if name.startswith(".") else name
+            return self.layer + name[1:] if name.startswith(".") else name
 
         projection = full(self.projection)
         return {
@@ -362,7 +363,7 @@ def _state_first(name: str) -> Named:
     def view(array: Array, shape: Shape, config: Config) -> Array:
         return np.roll(array, shape[1] // 2, axis=1)
 
-    return Named(name, view, keeps_rows=False)
+    return Named(name, view, keeps_rows=False, moves_inputs=True)
 
 
 @dataclass(frozen=True)

@@ -781,6 +781,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }  # fmt: skip
 """Supported values of ``general.architecture``."""
 
+MTP_BLOCKS: Final = ("glm4moe", "qwen35", "qwen35moe", "exaone-moe")
+"""Architectures whose files may hold a multi-token prediction block for llama.cpp."""
+
 WRITTEN: Final[Mapping[str, str]] = {
     name: ggml for ggml, one in ARCHITECTURES.items() for name in (one.name, *one.also)
 }

@@ -6,10 +6,12 @@ the target's hidden state before it, a projection of both, and a norm before the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from specdec.models.families.family import MtpLayout, plus_one
+from specdec.models.families.family import Config, Family, MtpLayout, Source, plus_one
+from specdec.models.model_config import ModelConfig
 
 _NEXTN: Final = ("num_nextn_predict_layers", "num_mtp_layers")
 
@@ -28,8 +30,40 @@ DEEPSEEK: Final = MtpLayout(
 """DeepSeek V3, GLM 4.5 and others."""
 GGUF: Final = MtpLayout(
     _NEXTN, "blk.{n}.", ".nextn.enorm", ".nextn.hnorm", ".nextn.eh_proj", ".nextn.shared_head_norm",
-    copies=(".nextn.embed_tokens.weight", ".nextn.shared_head_head.weight"),
+    copies=(".nextn.embed_tokens.weight", ".nextn.shared_head_head.weight"), layer="blk.0.",
 )  # fmt: skip
 """All architectures of GGUF files, whose converter orders columns and adds 1 to norms."""
 
 LAYOUTS: Final[Mapping[str, MtpLayout]] = {"MiMo": MIMO, "Qwen": QWEN, "DeepSeek": DEEPSEEK, "GGUF": GGUF}
+
+
+def block_config(layout: MtpLayout, config: ModelConfig) -> dict[str, Any]:
+    """Return the canonical configuration of a block: the target's last layer with attention, and features."""
+    return config.last_attention() | {
+        "features": "joined", "feature_width": config.d_model, "feature_norms": True,
+        "shared_head": True, "shared_embedding": True, "tied": False,
+    }  # fmt: skip
+
+
+def block_sources(
+    family: Family, config: Config, n_layer: int, held: Callable[[str], bool] = lambda name: False
+) -> list[Source]:
+    """Return the sources of the block of a target with `n_layer` layers; see `Family.sources`."""
+    layout = family.mtp
+    assert layout is not None
+    own = layout.block.format(n=n_layer)
+
+    def full(name: str) -> str:
+        return own + name.removeprefix(layout.layer) if name.startswith(layout.layer) else name
+
+    table = family.tensors(config) if callable(family.tensors) else family.tensors
+    named = dataclasses.replace(family, tensors={**table, **layout.entries()})
+    found = named.sources(config, lambda name: held(full(name)))
+    return [dataclasses.replace(one, stored=[full(name) for name in one.stored]) for one in found]
+
+
+def held_names(layout: MtpLayout, n_layer: int, names: Iterable[str]) -> list[str]:
+    """Return the names of the tensors of the first block, without copies of the target's."""
+    own, roots = layout.block.format(n=n_layer), layout.roots(n_layer, 1)
+    copies = {own + copy[1:] for copy in layout.copies}
+    return [name for name in names if name.startswith(roots) and name not in copies]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.drafts.draft import Description, Draft, check_model
-from specdec.drafts.learned.eagle.native import open_mtp_block
+from specdec.drafts.learned.eagle.native import open_native
 from specdec.drafts.learned.eagle.published import PublishedDraft, open_published
 from specdec.drafts.learned.folder import TargetIdentity
 from specdec.drafts.learned.head_tokens import HeadTokens, check_head_tokens, usual_head_tokens
@@ -172,7 +172,7 @@ class MTP(Eagle):
             "normed_feedback": check_flag("normed_feedback", normed_feedback),
         }
         self._is_apart = path is not None
-        published = open_mtp_block(
+        published = open_native(
             target, target.path if path is None else local_folder(path), **self._norms,
             dtype=check_choice("dtype", dtype, DTYPES, optional=True),
         )  # fmt: skip
