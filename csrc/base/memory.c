@@ -54,8 +54,8 @@ void sd_arena_guard(int on) { (void)on; }
 static void* take_guarded(sd_arena* arena, size_t bytes) { return (void)arena, (void)bytes, NULL; }
 #endif
 
-/* Large blocks are mapped: their pages are zero, are made on first write by the writing thread, and 2 MiB
- * pages save a tenth of the time that reading weights and caches takes (benchmarks/SPEED.md). Only blocks of
+/* Large blocks are mapped. Their pages are zero, and the thread that first writes a page allocates it. Pages
+ * of 2 MiB save a tenth of the time of reading weights and caches (benchmarks/SPEED.md). Only blocks of
  * several pages gain. */
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
 static void* take_pages(size_t size, header* from) {

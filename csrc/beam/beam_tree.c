@@ -6,8 +6,8 @@ static void lay_out(sd_beam_tree* t) {
     size_t n = (size_t)t->max_nodes;
     t->tokens = sd_arena_take(&t->arena, n, sizeof *t->tokens);
     t->parents = sd_arena_take(&t->arena, n, sizeof *t->parents);
-    t->kept = sd_arena_take(&t->arena, n, sizeof *t->kept);
-    t->moved = sd_arena_take(&t->arena, n, sizeof *t->moved);
+    t->old_index = sd_arena_take(&t->arena, n, sizeof *t->old_index);
+    t->new_index = sd_arena_take(&t->arena, n, sizeof *t->new_index);
 }
 
 sd_status sd_beam_tree_create(sd_beam_tree* t, const sd_model* target, const sd_model* draft, int n_committed,
@@ -41,16 +41,17 @@ int sd_beam_tree_find(const sd_beam_tree* t, int first, int32_t token, int paren
 
 /* List the nodes to keep with their new indices; returns their number. */
 static int choose(sd_beam_tree* t, const sd_beam* beams, int n) {
-    for (int i = 0; i < t->n_nodes; i++) t->moved[i] = -1;
+    for (int i = 0; i < t->n_nodes; i++) t->new_index[i] = -1;
     for (int i = 0; i < n; i++) {
         if (beams[i].ended) continue;
-        for (int a = beams[i].parent_node; a >= 0 && t->moved[a] < 0; a = t->parents[a]) t->moved[a] = 0;
+        for (int a = beams[i].parent_node; a >= 0 && t->new_index[a] < 0; a = t->parents[a])
+            t->new_index[a] = 0;
     }
     int n_kept = 0;
     for (int i = 0; i < t->n_nodes; i++) {
-        if (t->moved[i] < 0) continue;
-        t->moved[i] = n_kept;
-        t->kept[n_kept++] = i;
+        if (t->new_index[i] < 0) continue;
+        t->new_index[i] = n_kept;
+        t->old_index[n_kept++] = i;
     }
     return n_kept;
 }
@@ -68,18 +69,18 @@ static int stem(const sd_beam_tree* t, const sd_beam* beams, int n) {
 
 sd_status sd_beam_tree_prune(sd_beam_tree* t, sd_beam* beams, int n) {
     int n_kept = choose(t, beams, n), n_read = 0;
-    while (n_read < n_kept && t->kept[n_read] < t->n_draft_read) n_read++;
-    sd_status status = sd_cache_prune(&t->target, t->kept, n_kept);
-    if (status == SD_OK && t->drafting) status = sd_cache_prune(&t->draft, t->kept, n_read);
+    while (n_read < n_kept && t->old_index[n_read] < t->n_draft_read) n_read++;
+    sd_status status = sd_cache_prune(&t->target, t->old_index, n_kept);
+    if (status == SD_OK && t->drafting) status = sd_cache_prune(&t->draft, t->old_index, n_read);
     if (status != SD_OK) return status;
     for (int i = 0; i < n_kept; i++) {
-        int parent = t->parents[t->kept[i]];
-        t->tokens[i] = t->tokens[t->kept[i]];
-        t->parents[i] = parent < 0 ? -1 : t->moved[parent];
+        int parent = t->parents[t->old_index[i]];
+        t->tokens[i] = t->tokens[t->old_index[i]];
+        t->parents[i] = parent < 0 ? -1 : t->new_index[parent];
     }
     for (int i = 0; i < n; i++)
         if (!beams[i].ended && beams[i].parent_node >= 0)
-            beams[i].parent_node = t->moved[beams[i].parent_node];
+            beams[i].parent_node = t->new_index[beams[i].parent_node];
     t->n_nodes = n_kept;
     t->n_draft_read = n_read;
 

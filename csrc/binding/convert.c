@@ -62,7 +62,7 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_SETTING: return raise_named("InputError");
     case SD_ERR_LIBRARY: return raise_named("MissingLibraryError");
     case SD_ERR_CALLBACK:
-    case SD_ERR_INTERRUPTED: return NULL; /* its exception is set */
+    case SD_ERR_INTERRUPTED: return NULL; /* the exception is already set */
     }
     PyErr_SetString(type, sd_message());
     return NULL;

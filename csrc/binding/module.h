@@ -41,7 +41,7 @@ typedef struct sd_object {
 } sd_object;
 
 /* A type. Its objects are created by `make`, so none is half initialized. The garbage collector clears only
- * objects with `traverse`: models, tables and decoders lend memory to sessions, which may be cleared later,
+ * objects with `traverse`. Models, tables and decoders lend memory to sessions, which may be cleared later;
  * so they live as long as there are references, like tuples. */
 typedef struct sd_type_spec {
     const char* doc; /* text signature and docstring */
@@ -50,7 +50,7 @@ typedef struct sd_type_spec {
      * Python cannot create one. */
     int (*make)(PyObject* self, PyObject* args, PyObject* kwargs);
     void (*release)(PyObject* self); /* release what it owns, except the two below; NULL: nothing */
-    size_t references[4];            /* offsets of its PyObject*, strong or NULL; ended by 0 */
+    size_t references[4];            /* offsets of its PyObject*, strong or NULL; terminated by 0 */
     size_t views;                    /* offset of its Py_buffer [n_views], held or zeros */
     int n_views;
     traverseproc traverse; /* visits further references; such objects are cleared. NULL: no others */

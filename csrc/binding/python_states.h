@@ -5,7 +5,7 @@
 #include "convert.h"
 #include "verifier.h"
 
-/* The GIL, taken once for several calls, unless the thread holds it already. */
+/* The GIL, taken once for several calls unless the thread already holds it. */
 typedef struct sd_gate {
     PyThreadState** saved_thread; /* of the thread that is in the core (gil.h); borrowed */
     int depth, taken;
@@ -35,7 +35,7 @@ int sd_python_states_traverse(const sd_python_states* python, visitproc visit, v
  * other sequences continue. */
 sd_state_source sd_python_states_source(sd_python_states* python);
 
-/* State i, borrowed, for the holder of the lock (`enter`). */
+/* State i, borrowed; the caller holds the lock (`enter`). */
 PyObject* sd_python_state(const sd_python_states* python, int i);
 
 /* The same for a constraint, whose states answer with mask(). */

@@ -79,7 +79,7 @@ static PyObject* error_of(sd_session_object* self, const sd_record* record) {
     PyObject* exception = sd_slot_take_exception(&self->borrowed.slots[record->sequence]);
     if (exception == NULL) exception = take_failure(self, record->sequence);
     if (exception != NULL) return exception;
-    PyErr_NoMemory(); /* no memory was left to note it */
+    PyErr_NoMemory(); /* there was no memory to record it */
     return sd_take_exception();
 }
 

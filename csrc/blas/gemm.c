@@ -7,8 +7,8 @@
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* Outputs of a slice: enough of them that packing rows costs little next to multiplying, and few enough that
- * there are slices for several threads. */
+/* Outputs of a slice: enough that packing rows costs little compared to multiplying, and few enough to have
+ * slices for several threads. */
 static int slice_columns(const sd_gemm* g) {
     int n = (g->n_out / 8 + UNIT - 1) / UNIT * UNIT;
     return n < MIN_COLUMNS ? MIN_COLUMNS : smaller(n, SD_GEMM_COLUMNS);

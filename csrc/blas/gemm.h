@@ -1,20 +1,20 @@
 /* Matrix products of many rows, in f32, by OpenBLAS.
  *
- * A product is computed in slices, each by one call on one thread. The slices are a function of the product's
- * shape alone, so neither the number of threads nor what else is computed changes a bit. The order of a sum
- * is OpenBLAS's own: it depends on the kernels that OpenBLAS has for the processor, on the shape, and with
- * some kernels on the place of a row in its slice. */
+ * A product is computed in slices, each by one call on one thread. The slices depend on the product's shape
+ * only, so neither the number of threads nor other work changes a bit. OpenBLAS chooses the order of a sum.
+ * It depends on its kernels for the processor, on the shape, and with some kernels on a row's position in its
+ * slice. */
 #pragma once
 
 #include <stddef.h>
 
 #include "pool.h"
 
-/* Rows and outputs of a slice at most. */
+/* Most rows and outputs of a slice. */
 #define SD_GEMM_ROWS 256
 #define SD_GEMM_COLUMNS 512
 
-/* y[m, j] = Σ_k x[m, k] · matrix[j, k]; all pointers borrowed. The library has been loaded. */
+/* y[m, j] = Σ_k x[m, k] · matrix[j, k]; all pointers borrowed. The library must be loaded. */
 typedef struct sd_gemm {
     int n_rows, n_out, n_in;
     const float* x; /* [n_rows, n_in], rows ldx apart */

@@ -15,7 +15,7 @@
 #define environ (*_NSGetEnviron())
 #endif
 
-/* A name that begins with a slash is a file next to the extension; the loader finds any other. */
+/* A name that begins with a slash is a file next to the extension; the loader finds all others. */
 static const char NAME[] = SD_OPENBLAS_NAME;
 
 /* cblas_sgemm; order and transpositions are enumerations of CBLAS. */
@@ -29,13 +29,13 @@ static struct {
     sgemm sgemm;                  /* NULL until the library has been loaded */
     const char* description;
     int n_reserved;  /* threads for whose buffers there was memory */
-    char** settings; /* the environment that OpenBLAS is loaded in; kept, for others may be reading it */
+    char** settings; /* environment while OpenBLAS loads; never freed: others may read it */
 } state = {.loading = PTHREAD_MUTEX_INITIALIZER};
 
-/* ------------------------------------------------------------------ the environment of the loading */
+/* ------------------------------------------------------------------ environment while loading */
 
-/* Does the processor, and the system, have what OpenBLAS's kernels for AVX-512 use? OpenBLAS itself goes by
- * the model number of the processor: of one that is newer than OpenBLAS it takes the kernels for AVX2. */
+/* Do processor and system support what OpenBLAS's AVX-512 kernels use? OpenBLAS itself chooses by the
+ * processor's model number, and uses AVX2 kernels on processors newer than itself. */
 static int has_avx512(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -73,8 +73,8 @@ static sd_status make_settings(void) {
     return SD_OK;
 }
 
-/* Load with these settings. The environment is changed as a whole, by one pointer, and not with setenv, which
- * may free what another thread is reading. */
+/* Load with these settings. Only the pointer to the environment changes: setenv might free what another
+ * thread is reading. */
 static void* open_with_settings(const char* path) {
     char** before = environ;
     environ = state.settings;
@@ -85,7 +85,7 @@ static void* open_with_settings(const char* path) {
 
 /* ------------------------------------------------------------------ the library */
 
-/* OpenBLAS maps so much for a thread that multiplies, and, with its code, while it is being loaded. */
+/* Memory that OpenBLAS maps for each multiplying thread, and, with its code, while it loads. */
 #define BUFFER_BYTES ((size_t)33 << 20)
 #define LOADING_BYTES ((size_t)64 << 20)
 
@@ -105,7 +105,7 @@ sd_status sd_library_reserve(int n_threads) {
     return status;
 }
 
-/* Path of the library: next to the file with this function, if it is bundled. */
+/* Path of the library; a bundled one is next to the file with this function. */
 static sd_status find(char* path, size_t size) {
     Dl_info self;
     const char* slash = NULL;
@@ -122,7 +122,7 @@ static sd_status find(char* path, size_t size) {
     return SD_OK;
 }
 
-/* A symbol of the library, as a function. */
+/* Look up a function of the library. */
 static void* symbol(void* handle, const char* name) {
     char full[64];
     snprintf(full, sizeof full, "%s%s", SD_OPENBLAS_PREFIX, name);
@@ -132,7 +132,7 @@ static void* symbol(void* handle, const char* name) {
 static void forbid_multiplying(void) { pthread_rwlock_wrlock(&state.multiplying); }
 static void end_fork(void) { pthread_rwlock_unlock(&state.multiplying); }
 
-/* A fork goes before products that have not begun. */
+/* Allow products; a waiting fork goes before products that have not begun. */
 static void allow_multiplying(void) {
     pthread_rwlockattr_t forks_first;
     pthread_rwlockattr_init(&forks_first);

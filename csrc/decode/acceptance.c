@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Cases that a rate averages over: lately; in general and by depth; by confidence. */
+/* Number of cases that a rate averages over: recent rate; overall rate and by depth; by confidence. */
 #define FEW 12.0
 #define MANY 128.0
 #define LONG 256.0
@@ -89,7 +89,7 @@ void sd_acceptance_observe(sd_acceptance* a, const sd_proposal* proposal, const 
         sd_mean_add(&a->by_confidence[bin_of(confidence)], yes, 1.0, LONG);
         sd_mean_add(&a->by_both[bin_of(confidence)][depth_bin(depth)], yes, 1.0, LONG);
     }
-    /* Nobody knows whether a withheld draft token was right: it counts by the rate of its confidence. */
+    /* Whether a withheld draft token was right is unknown: it counts with the rate of its confidence. */
     int depth = proposal->rejected_at;
     if (depth > 0) a->looks = 1;
     if (depth > 0 && n_path == depth - 1)

@@ -18,7 +18,7 @@ typedef struct sd_acceptance {
     sd_mean by_both[SD_ACCEPTANCE_CONFIDENCES][SD_ACCEPTANCE_DEPTHS];
     /* How often each confidence occurs: at depth 1, and deeper. */
     double confidences[2][SD_ACCEPTANCE_CONFIDENCES];
-    /* 1: the confidence of a draft token is known before its row is spent (sd_proposal_worth_verifying). */
+    /* 1: the confidence of a draft token is known before it gets a row (sd_proposal_worth_verifying). */
     int looks;
 } sd_acceptance;
 

@@ -2,8 +2,8 @@
  *
  * A drafter serves all sequences of one session and may draft anything: the output keeps the target's
  * distribution for every drafter (appendix A.1), on one condition. Whether a node is drawn may depend on the
- * text, on all nodes drawn before it and on the distribution it is drawn from, but not on its own token: a
- * draft token that is dropped after a look at it was not drawn from `drawn_from`. */
+ * text, on earlier nodes and on the distribution it is drawn from. It may not depend on the node's own token:
+ * tokens that remain after dropping some by value no longer have the distribution `drawn_from`. */
 #pragma once
 
 #include "cost_model.h"

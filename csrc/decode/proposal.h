@@ -72,7 +72,7 @@ int sd_proposal_may_add(const sd_proposal* proposal, int node);
 /* Is a draft token after `node`, with known confidence, worth a row of the target? Always without a policy.
  * Ask after sd_proposal_may_draft, and only where the answer may depend on the token (the condition of
  * drafter.h): a point mass, or drawn with the noise of SD_RULE_COUPLED. A rejected token must not be added,
- * nor another in its stead. */
+ * nor another in its place. */
 int sd_proposal_worth_verifying(sd_proposal* proposal, int node, double confidence);
 
 /* Does the text continue after `node` under its constraint? Not after a forbidden token, nor where it is

@@ -14,7 +14,7 @@
 #include "pool.h"
 #include "round_parts.h"
 
-/* Sequences that a thread verifies between two questions for an interrupt. */
+/* Sequences that a thread verifies between two checks for an interrupt. */
 #define IN_A_LOOP 8
 
 static sd_status propose(sd_session* s) {
@@ -28,7 +28,7 @@ static sd_status propose(sd_session* s) {
 
 static sd_status forward(sd_session* s) {
     sd_round_fill_branches(s);
-    /* continues the pass if a drafter has begun it in the target's cache */
+    /* continues a pass that a drafter has begun in the target's cache */
     return sd_forward_finish(&s->workspace, s->round.branches, s->round.n_open);
 }
 
@@ -48,8 +48,8 @@ typedef struct span {
     int first;
 } span;
 
-/* Verify those that call no user function. One that fails is verified again in its turn, where it may ask for
- * an interrupt and name what is not finite. */
+/* Verify sequences that call no user function. One that fails is verified again in its turn, where it may
+ * check for an interrupt and name the number that is not finite. */
 static void verify_some(void* argument, int thread, int first, int end) {
     const span* of = argument;
     sd_session* s = of->session;

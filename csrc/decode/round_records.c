@@ -11,10 +11,10 @@ static int row_of(const sd_cache* cache, int k, int n, const int32_t* moved, con
     return -1;
 }
 
-/* Number the rows of a tree (tree.h) in the order of its nodes, except that rows that a drafter has begun in
- * the target's cache come first, in cache order: the target continues from there (sd_forward_finish). Fills
- * rows [n_nodes], the row of each node, and tokens [n_rows] and parents [n_rows] of the rows, -1 for the
- * root's. moved [n_nodes] is scratch. Returns n_rows. */
+/* Number the rows of a tree (tree.h) in the order of its nodes. Rows that a drafter has begun in the target's
+ * cache come first, in cache order: the target continues from there (sd_forward_finish). Fills rows
+ * [n_nodes], the row of each node, and tokens [n_rows] and parents [n_rows] of the rows, -1 for the root's.
+ * moved [n_nodes] is scratch. Returns n_rows. */
 static int fill_rows(const sd_tree* tree, const sd_cache* cache, int32_t* rows, int32_t* tokens,
                      int32_t* parents, int32_t* moved) {
     int n = sd_tree_number_rows(tree, rows), n_begun = 1;

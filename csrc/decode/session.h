@@ -88,13 +88,13 @@ int sd_session_is_ready(const sd_session* session, int sequence);
 
 /* Run rounds (draft, verify, commit) for every unfinished sequence whose prompt has been read. Runs one
  * round, then more until `seconds` have passed: several rounds per call spread the cost of returning to
- * Python. If a later round of the call fails because of the numbers of a model, the call returns the
- * records of the rounds before, and the next call returns the error. SD_ERR_CALLBACK, of a drafter, and
- * SD_ERR_INTERRUPTED are returned at once; the records of the call are lost. After any error, also if a
- * paused drafter gets no memory, the session runs no more rounds. A sequence that cannot be verified, by
- * its own settings, transform or numbers, ends alone: its record has the failure. With `until_end` the
- * call stops after a round in which a sequence ends. gammas [slots] limits the draft tokens of each
- * sequence further; a sequence with a negative one takes no rounds in this call. NULL: no limits. */
+ * Python. If a model's numbers make a later round fail, the call returns the records of the earlier rounds,
+ * and the next call returns the error. SD_ERR_CALLBACK, of a drafter, and SD_ERR_INTERRUPTED are returned at
+ * once; the records of the call are lost. After any error, also if a paused drafter gets no memory, the
+ * session runs no more rounds. A sequence that cannot be verified, by its own settings, transform or numbers,
+ * ends alone: its record has the failure. With `until_end` the call stops after a round in which a sequence
+ * ends. gammas [slots] limits the draft tokens of each sequence further; a sequence with a negative one takes
+ * no rounds in this call. NULL: no limits. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records [*n] of the last call's rounds, each round in the order of sequences; borrowed. */

@@ -1,9 +1,8 @@
 /* Throughput of rounds, and λ: what a second is worth in tokens.
  *
- * Rounds are a renewal process: over many of them the tokens per second are E(tokens) / E(seconds) of one,
- * and the best policy spends seconds iff they add at least λ tokens each, λ being these tokens per second
- * themselves (Dinkelbach). λ is never below that of plain decoding, since a round without draft tokens is
- * among the choices.
+ * Rounds are a renewal process: in the long run the tokens per second are E(tokens) / E(seconds) of a round.
+ * With λ as this rate, the best policy spends a second iff it adds at least λ tokens (Dinkelbach). λ is never
+ * below the rate of plain decoding, because a round may have no draft tokens.
  *
  * Plain numbers: may be copied; starts as zeros. */
 #pragma once

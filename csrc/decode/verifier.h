@@ -62,8 +62,8 @@ typedef struct sd_verification {
     sd_workspace* forward; /* the logits are rows of its last forward pass, from first_row on */
     int first_row;
     int branch; /* of this pass */
-    /* 1: the caller holds a team. It does not ask for an interrupt, and fails without a message; without a
-     * transform or constraint it calls no user function. */
+    /* 1: the caller holds a team: do not check for an interrupt, and fail without a message. Without a
+     * transform or constraint no user function is called. */
     int in_team;
 } sd_verification;
 

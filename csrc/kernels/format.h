@@ -143,8 +143,8 @@ static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
            (n_in + 255) / 256 * sd_coded_header_bytes(format);
 }
 
-/* Types of prepared rows of activations: floats, rounded floats, or codes with a scale for each block,
- * without or with the sums of each half of a block (sd_row_block). */
+/* Types of prepared rows of activations: floats, rounded floats, codes with a scale per block, and the same
+ * with sums of each half of a block (sd_row_block). */
 typedef enum sd_row_type {
     SD_ROWS_F32,
     SD_ROWS_BF16,

@@ -1,9 +1,9 @@
 /* The row kernels: all arithmetic of a forward pass.
  *
- * One table per instruction set, chosen once per process. Every kernel defines the order of its
- * sums, and every table follows it, so results agree bit for bit between instruction sets, in every
- * number format (docs/NUMERICS.md). A kernel never allocates, never fails and never looks at other rows: the
- * bits of a row do not depend on how many rows there are. */
+ * One table per instruction set, chosen once per process. The order of each kernel's sums is defined here,
+ * and every table follows it. So results agree bit for bit between instruction sets, in every number format
+ * (docs/NUMERICS.md). A kernel never allocates, never fails and never looks at other rows: the bits of a row
+ * do not depend on how many rows there are. */
 #pragma once
 
 #include <stddef.h>

@@ -140,7 +140,7 @@ INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums
 }
 
 /* Unpack the codes of a block of nibbles to bytes in the order of an int8 panel. In q5_k, bit l of each byte
- * after the nibbles is the fifth bit of line l. */
+ * after the nibbles is the fifth bit of a code in line l. */
 INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t* codes) {
     const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
     UNROLL for (int s = 0; s < 4; s++, codes += 4 * HALF_BYTES) UNROLL for (int h = 0; h < 2; h++) {

@@ -1,5 +1,5 @@
-/* Integer dot products of rows' codes with the lines of codes of a sub-block (format.h), which the products
- * of int8, int4 and the coded formats scale and add up. They are exact, so their order is free.
+/* Integer dot products of rows' codes with the lines of codes of a sub-block (format.h). The products of
+ * int8, int4 and the coded formats scale and add them. They are exact, so their order is free.
  *
  * Included by products_template.h. An instruction set defines either
  *   dot8(sum, w, p), dot4    sum += Σ of the 4 codes of each lane times the 4 int8 at p

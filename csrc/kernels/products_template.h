@@ -23,9 +23,9 @@
  *
  * Thresholds set the rows of a block, and which blocks prefetch.
  *
- * Prepared rows are stored by chunks: the 32 inputs of chunk c of row m begin at element
- * (c · n_rows + m) · 32. So a block of rows is addressed from one pointer with constant offsets, rows
- * are never a power of two apart, and attention's scores already have the layout of its next input. */
+ * Prepared rows are stored by chunks: the 32 inputs of chunk c of row m begin at element (c · n_rows + m) ·
+ * 32. So one pointer with constant offsets addresses a block of rows, and rows are never a power of two
+ * apart. Attention's scores already have the layout of its next input. */
 #pragma once
 
 /* The memory to prefetch. For each cache line of a panel that a block reads, it prefetches the address

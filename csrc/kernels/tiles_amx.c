@@ -248,8 +248,8 @@ INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t
     return made;
 }
 
-/* Multiply part by part of each panel. With many rows, multiply one part of all panels before the next
- * part, so that the matching inputs of the rows stay in the second-level cache. */
+/* Multiply part by part of each panel. With many rows, multiply one part of all panels before the next part:
+ * the matching inputs of the rows then stay in the second-level cache. */
 INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, const char* panels,
                             int n_panels, int n_in, float* y, ptrdiff_t ldy) {
     _Alignas(64) char made[PART * CHUNK_BYTES];

@@ -48,8 +48,8 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
 
 /* --------------------------------------------------------- the target's own token: greedy, coupled */
 
-/* Lenience for argmax: accept a token nearly as probable as the most probable one. The paper prints p(x) ≤ l
- * · max p, where only ≥ makes sense. With l = 1 a tie goes to the lowest id. */
+/* Lenience at temperature 0: accept a token nearly as probable as the most probable one. The paper prints
+ * p(x) ≤ l · max p, where only ≥ makes sense. With l = 1 a tie goes to the lowest id. */
 static int is_near_best(const sd_tree_row* row, int32_t x, int32_t best) {
     double l = row->input->lenience;
     const sd_distribution* t = &row->target;

@@ -6,8 +6,8 @@
  * p · T: normalized it is the T of the next draft token, and the row's chance is S / (S + 1 − p) with its sum
  * S. The chance left after the last draft token is that of ending at the row itself.
  *
- * Chances do not depend on what happens below a draft token, so rows are visited from the root, each once,
- * and only rows that can still give the output. On a chain this is block verification. */
+ * Chances do not depend on what happens below a draft token. So rows are visited from the root, each once,
+ * and only those that can still give the output. On a chain this is block verification. */
 #include <string.h>
 
 #include "rules.h"
@@ -25,11 +25,12 @@ typedef struct walk {
     int n_waiting;
     double* chances; /* [n_nodes] by row: its chance once it is tried */
     double* betas;   /* [n_nodes] by row, of those visited */
-    /* The node at which the path ends unless a waiting one gives the output, and the distribution of the
-     * token after it: at a leaf the target's, which is asked for last. */
+    /* The node where the path ends unless a waiting one gives the output, and the distribution of the token
+     * after it. At a leaf that is the target's, requested last. */
     int end, ends_at_leaf;
-    sd_distribution kept;
-    double *of_kept, *of_row[2]; /* [n_vocab] each: weights of `kept`, and of the row being visited */
+    sd_distribution after_end;
+    double *of_after_end,
+        *of_row[2]; /* [n_vocab] each: weights of `after_end`, and of the row being visited */
 } walk;
 
 /* Is the draft token of a node the only one its draft could give? */
@@ -85,20 +86,20 @@ static double try_child(walk* w, int child, double p, const sd_distribution* lef
     return *chance;
 }
 
-/* Let the path end at a node after which the token has this distribution, unless one of the n children gives
- * the output; the other nodes no longer can. */
-static void keep(walk* w, int node, const sd_distribution* rest, const int32_t* children, int n) {
+/* Let the path end at `node`, with this distribution of the next token, unless one of the n children gives
+ * the output. No other node can give it any more. */
+static void end_at(walk* w, int node, const sd_distribution* rest, const int32_t* children, int n) {
     size_t n_vocab = (size_t)w->input->n_vocab;
     memmove(w->waiting, children, (size_t)n * sizeof *children);
     w->n_waiting = n;
     w->end = node;
-    w->kept = *rest;
+    w->after_end = *rest;
     if (rest->point >= 0) return; /* has no weights */
     int at = rest->weights == w->of_row[1];
     if (rest->weights != w->of_row[at]) memcpy(w->of_row[at], rest->weights, n_vocab * sizeof(double));
-    w->kept.weights = w->of_row[at];
-    w->of_row[at] = w->of_kept;
-    w->of_kept = w->kept.weights;
+    w->after_end.weights = w->of_row[at];
+    w->of_row[at] = w->of_after_end;
+    w->of_after_end = w->after_end.weights;
 }
 
 /* Visit a row by its first node that is tried: find the chances of its draft tokens, and whether the path may
@@ -138,7 +139,7 @@ static sd_status visit(walk* w, int node) {
         children[b] = first;
     }
     if (ends && (node == 0 || u < p))
-        keep(w, node, &left, children, n_open);
+        end_at(w, node, &left, children, n_open);
     else
         w->n_waiting += n_open;
     return SD_OK;
@@ -165,16 +166,16 @@ sd_status sd_verify_traversal(const sd_verify_input* q, sd_verdict* verdict) {
     walk w = {.input = q, .rows = q->nodes, .waiting = q->nodes + n, .n_waiting = 1};
     w.chances = q->chances;
     w.betas = verdict->betas;
-    w.of_kept = q->residual;
+    w.of_after_end = q->residual;
     for (int i = 0; i < 2; i++) w.of_row[i] = q->residual + (i + 1) * n_vocab;
     sd_tree_number_rows(q->tree, w.rows);
     look_below(&w);
     w.waiting[0] = 0;
     sd_status status = SD_OK;
     while (status == SD_OK && w.n_waiting > 0) status = visit(&w, w.waiting[--w.n_waiting]);
-    if (status == SD_OK && w.ends_at_leaf) status = target_after(&w, w.rows[w.end], &w.kept);
+    if (status == SD_OK && w.ends_at_leaf) status = target_after(&w, w.rows[w.end], &w.after_end);
     if (status != SD_OK) return status;
     write_path(&w, verdict);
-    verdict->token = sd_sample(&w.kept, q->n_vocab, q->uniforms[n]);
+    verdict->token = sd_sample(&w.after_end, q->n_vocab, q->uniforms[n]);
     return SD_OK;
 }

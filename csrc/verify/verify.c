@@ -81,7 +81,7 @@ int sd_tree_number_rows(const sd_tree* t, int32_t* node_rows) {
 }
 
 void sd_tree_merge(const sd_tree* t, const int32_t* node_rows, int32_t* tokens, int32_t* parents) {
-    for (int node = t->n_nodes - 1; node >= 0; node--) { /* the first node of a row comes last and stays */
+    for (int node = t->n_nodes - 1; node >= 0; node--) { /* the first node of a row is written last */
         tokens[node_rows[node]] = t->tokens[node];
         parents[node_rows[node]] = node == 0 ? -1 : node_rows[t->parents[node]];
     }

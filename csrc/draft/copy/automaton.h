@@ -47,9 +47,9 @@ void sd_automaton_clear(sd_automaton* automaton);
 
 /* Append a token, of any value.
  *
- * A state's `end` is the most recent of its occurrences before the end of the whole text, if the state was
- * among the longest 32 of the text's suffixes when it last occurred; otherwise some earlier one. Refreshing
- * more would cost O(n) per token in periodic text, where the order of occurrences does not matter. */
+ * A state's `end` is its most recent occurrence before the end of the text, if it was among the text's 32
+ * longest suffixes then; otherwise an earlier one. Refreshing more would cost O(n) per token in periodic
+ * text, where the order of occurrences does not matter. */
 sd_status sd_automaton_append(sd_automaton* automaton, int32_t token);
 
 /* The longest suffix of the text that also occurs earlier in it; `end` of its state is earlier. */

@@ -68,9 +68,9 @@ int sd_online_samples_count(sd_online_samples* ring);
 /* Move the oldest out of the ring into a sample of its shape. Returns 0 if there is none. */
 int sd_online_samples_pop(sd_online_samples* ring, sd_online_sample* sample);
 
-/* A recorded drafter drafts like the drafter within it and stores an online sample where the target rejects
- * draft tokens, with `everywhere` also where it accepts them. Between rounds the inner drafter can be
- * replaced by one of the same method with newly trained weights.
+/* A recorded drafter drafts like its inner drafter. It stores an online sample where the target rejects draft
+ * tokens and, with `everywhere`, also where it accepts them. Between rounds the inner drafter can be replaced
+ * by one of the same method with newly trained weights.
  *
  * A stored position costs one pass over a row of logits, any other nothing. */
 typedef struct sd_recorded_options {

@@ -107,7 +107,7 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
 }
 
 /* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in] of steps [n], without gaps. A row of y that is not
- * finite is a failure of its step and is set to 0. */
+ * finite sets the failure of its step, and becomes 0. */
 static void multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
                      const sd_recurrent_step* steps, int n, float* y, ptrdiff_t ldy) {
     int shared = sd_matrix_panels(matrix->n_out) >= SHARED_PANELS;

@@ -1,5 +1,5 @@
-/* A recurrent network that predicts the next token of a text: gated recurrent units (GRU, Cho et al. 2014) in
- * layers, with torch's formulas and order of gates, and a head over the vocabulary or a part of it.
+/* A recurrent network that predicts the next token of a text: layers of gated recurrent units (GRU, Cho et
+ * al. 2014), with torch's formulas and order of gates, and a head for all or some tokens.
  *
  * Its state after a text is [n_layers, d_hidden] f32, all zeros before the first token. A row has the same
  * bits alone and in a batch. */
@@ -74,8 +74,8 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
 typedef struct sd_recurrent_step {
     int32_t token;
     const float* from; /* [n_layers, d_hidden] the state before the token; borrowed */
-    float* to;         /* the same, the state after it; may be `from`, else overlaps none of the step's */
-    /* Of products of the step that are not finite, which then count as 0; borrowed. */
+    float* to;         /* the state after it; may be `from`, else overlaps no other state of the step */
+    /* Set if products of the step are not finite; these then count as 0. Borrowed. */
     sd_failure* failure;
 } sd_recurrent_step;
 
@@ -83,14 +83,15 @@ typedef struct sd_recurrent_step {
 void sd_recurrent_advance(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
                           const sd_recurrent_step* steps, int n);
 
-/* The logits [n, n_vocab], rows ld_logits apart, of the tokens after the states `to` of steps [n], n at most
- * max_rows: -infinity for tokens that no output stands for. All pointers borrowed. */
+/* Logits of the next token after the states `to` of steps [n], n at most max_rows: [n, n_vocab], rows
+ * ld_logits apart, -infinity for tokens without an output. All pointers borrowed. */
 void sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
                           const sd_recurrent_step* steps, int n, float* logits, ptrdiff_t ld_logits);
 
-/* The predictor keeps a state for each sequence, which follows the text, and one for each node that it is
- * asked for. It reads tokens alone, so it may be the draft of a draft. States of some last lengths of the
- * text are kept, so that the text may lose its last tokens; where it loses more it is read again. */
-/* Make a predictor; options: a sd_recurrent, borrowed, which must outlive the predictor. */
+/* Create a predictor; options: a sd_recurrent, borrowed, which must outlive the predictor.
+ *
+ * It keeps a state for each sequence, which follows the text, and one for each predicted node. It reads
+ * tokens only, so it may draft for a draft. States after the last few tokens are kept, so that a text may
+ * lose its last tokens; a text that loses more is read again. */
 sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* prediction,
                                       sd_predictor** predictor);

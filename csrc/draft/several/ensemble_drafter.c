@@ -31,13 +31,13 @@ typedef struct ensemble_drafter {
     int32_t* node_rows;  /* [gamma + 1] the rows of one drafter's nodes */
     double* best;        /* [n_sequences] accepted tokens expected so far in a round */
     sd_throughput throughput;
-    double begun, proposed, verified; /* times of this round: begun, proposed, verified; 0: not yet */
-    double committed;                 /* time of the last sequence's commit */
-    int n_tokens, n_rows;             /* of this round */
-    int n_extra;                      /* extra query tokens after a row, in rounds with their drafter */
-    int n_other;                      /* the same for this round; until that is known, for the last */
-    int n_proposed, n_observed;       /* sequences of this round, and those whose outcome is known */
-    int shows_draft_tokens;           /* a nested drafter asks: the text may end with draft tokens */
+    double begun, proposed;     /* when this round's proposing began and ended */
+    double committed;           /* when the last sequence was committed */
+    int n_tokens, n_rows;       /* of this round */
+    int n_extra;                /* extra query tokens after a row, in rounds with their drafter */
+    int n_other;                /* the same for this round; until that is known, for the last */
+    int n_proposed, n_observed; /* sequences of this round, and those whose outcome is known */
+    int shows_draft_tokens;     /* a nested drafter asks: the text may end with draft tokens */
 } ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -261,7 +261,7 @@ static void judge_by_text(ensemble_drafter* d, const sd_proposal* p) {
 static void end_round(ensemble_drafter* d) {
     double expected_s = 0.0, draft_s = 0.0;
     int n_asked = 0;
-    if (d->options.adaptive && d->n_observed == d->n_proposed && d->verified > 0.0) {
+    if (d->options.adaptive && d->n_observed == d->n_proposed && d->n_rows > 0) {
         for (int i = 0; i < d->options.n_drafters; i++) {
             const inner* in = &d->inners[i];
             if (in->round.n_asked == 0) continue;
@@ -279,7 +279,6 @@ static void end_round(ensemble_drafter* d) {
         if (n_asked > 0) sd_throughput_add(&d->throughput, d->n_rows, d->n_tokens, draft_s);
     }
     d->n_tokens = d->n_rows = d->n_observed = 0;
-    d->verified = 0.0;
 }
 
 /* Begin a round: plan the price of a second from what each drafter could add. */
@@ -312,7 +311,6 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    if (d->verified == 0.0) d->verified = sd_now();
     int last = 0; /* rows of the target's forward pass */
     for (int j = 0; j < p->tree.n_nodes; j++)
         if (node_rows[j] > last) last = node_rows[j];

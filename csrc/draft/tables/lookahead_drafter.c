@@ -20,7 +20,7 @@
 /* Draft tokens that the acceptance rates average over. */
 #define DRAFT_TOKENS 100.0
 
-/* The last n-grams, found by first token, most recent first. All zeros: an empty pool. */
+/* The last n-grams, found by first token, most recent first. All zeros is an empty pool. */
 typedef struct ngram_pool {
     int n;           /* tokens of an n-gram, ≥ 2 */
     int capacity;    /* n-grams kept; each new one replaces the oldest */

@@ -274,8 +274,8 @@ static int is_whole(const sd_cache* from, int layer, int n_slots, int n) {
     return from->model->config.layers[layer].window == 0 || (n <= n_slots && from->n_window_low == 0);
 }
 
-/* How far back a copy of n tokens, in a cache for n_nodes pending ones, can be cut in layers whose slots have
- * been overwritten and that can be cut back to `low` tokens in the original. */
+/* Fewest tokens to which a copy of n tokens can be cut back, in a cache for n_nodes pending ones. It counts
+ * layers with overwritten slots, which the original can cut back to `low` tokens. */
 static int low_of_copy(int low, int n, int n_nodes) { return n - 2 * n_nodes > low ? n - 2 * n_nodes : low; }
 
 /* Copy what texts of `low` tokens or more need of the first n slots' states. Returns `low`, or 0 if all slots

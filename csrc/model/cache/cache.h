@@ -165,10 +165,10 @@ void sd_cache_take_snapshot(sd_cache* cache);
 /* Let prompts take snapshots from now on: at most `most` of a text, and max_bytes. */
 void sd_cache_keep_snapshots(sd_cache* cache, int most, size_t max_bytes);
 
-/* Start text [n] in caches[which]: keep or copy the prefix that any of caches [n_caches], all of one base,
- * has committed for the same model and source, and drop the rest of the cache. If prompts have their own
- * bits, only tokens read as a prompt (n_prompt) count. A row's bits depend only on its tokens and source, so
- * a copy equals computing it. */
+/* Start text [n] in caches[which]: keep or copy the prefix that one of caches [n_caches], all of one base,
+ * has committed for the same model and source; drop the rest of the cache. If prompts have their own bits,
+ * only tokens read as a prompt (n_prompt) count. A row's bits depend only on its tokens and source, so a copy
+ * equals computing it. */
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
 /* Tokens of a text [n] that sd_cache_begin would save. */

@@ -1,4 +1,4 @@
-/* What a layer without attention keeps of a text, in place of keys and values. */
+/* State of a layer without attention for a text, in place of keys and values. */
 #pragma once
 
 #include <stddef.h>
@@ -54,8 +54,8 @@ sd_delta_update sd_layer_state_update(const sd_layer_state* state, int slot, int
 /* Log the keys [n_key_head, d_key] and decays [n_value_head] of a slot; its deltas are there. */
 void sd_layer_state_log(const sd_layer_state* state, int slot, const float* keys, const float* decays);
 
-/* Write a unit's tile for a text of n tokens, which the log reaches, to `tile`, borrowed, which may be the
- * unit's own; and compute `row` from it unless it is NULL. */
+/* Write a unit's tile for a text of n tokens, which the log must reach, to `tile`, borrowed; it may be the
+ * unit's own. Compute `row` from it unless that is NULL. */
 void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* tile, const sd_delta_row* row);
 
 /* Copy slot `from` to slot `to` of the same layer, or of one that differs only in n_ring. The log's entries

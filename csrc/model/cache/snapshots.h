@@ -1,4 +1,4 @@
-/* Copies of a text's states at some positions, to which the text can be cut back. */
+/* Snapshots: copies of a text's states at some positions, to which the text can be cut back. */
 #pragma once
 
 #include "layer_state.h"
@@ -7,14 +7,15 @@
 /* Most snapshots of a text. */
 #define SD_MOST_SNAPSHOTS 32
 
-/* With snapshots, prompts have one after every so many tokens. */
+/* Tokens between two snapshots of a prompt. */
 #define SD_SNAPSHOT_PERIOD 2048
 
-/* They also have one this many tokens before the end: a chat template may write the end of a prompt, the
- * header of the reply, in another way once the reply is there. Texts that differ at the end only share it. */
+/* Prompts also have a snapshot this many tokens before their end. A chat template may change the end of a
+ * prompt, the header of the reply, once the reply exists. Texts that differ only at the end share this
+ * snapshot. */
 #define SD_SNAPSHOT_TAIL 16
 
-/* Fewest tokens between that one and the one before. */
+/* Fewest tokens between that snapshot and the previous one. */
 #define SD_SNAPSHOT_LEAST 64
 
 /* States of a text of n tokens. Immutable; texts share it by counted references. */

@@ -1,7 +1,8 @@
 /* The order in which the rows of a tree read a recurrent state.
  *
- * A row reads the state after its parent. So states of pending nodes exist only while their descendants are
- * computed: SD_TILE_TEXT is the tile after the committed text, and tiles 0, 1, … are those on the way. */
+ * A row reads the state after its parent. States of pending nodes exist only while their descendants are
+ * computed. SD_TILE_TEXT is the tile after the committed text; tiles 0, 1, … are those of nodes on the
+ * way. */
 #pragma once
 
 #include <stdint.h>

@@ -7,7 +7,7 @@
 #define SD_MOST_CHANNELS (8 * SD_PANEL)
 
 /* Convolve channels [first, first + n), at most SD_MOST_CHANNELS, of all rows x [n_rows, channels] of the
- * pass with those of their ancestors: out [n_rows, channels] may not overlap them. Rows are ldx and ldo
+ * pass with those of their ancestors. out [n_rows, channels] must not overlap them. Rows are ldx and ldo
  * apart. Then store the inputs that later rows may read in the states of the branches' caches. */
 void sd_convolve(const sd_pass* pass, int layer, const float* x, ptrdiff_t ldx, float* out, ptrdiff_t ldo,
                  int first, int n);

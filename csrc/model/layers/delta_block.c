@@ -90,22 +90,22 @@ static sd_delta_update update_of_row(const sd_delta_row* row) {
     return (sd_delta_update){.key = row->key, .delta = row->delta, .decay = row->decay};
 }
 
-/* The row of a pending node. What it adds goes to the log. */
+/* The row of a pending node. Its update goes to the log. */
 static sd_delta_row row_of_node(const block* b, const nodes* of, int node, int unit) {
     float* delta = sd_layer_state_delta(of->state, of->cache->n_committed + node, unit);
     return row_of(b, of->row + node - of->first_new, unit, delta);
 }
 
-/* New nodes are not in the log yet, except for their delta: older ones may need the place until all units
- * have passed. */
+/* New nodes are not in the log yet, except for their deltas: older entries may be needed until all units are
+ * done. */
 static sd_delta_update update_of_node(const block* b, const nodes* of, int node, int unit) {
     if (node < of->first_new) return sd_layer_state_update(of->state, of->cache->n_committed + node, unit);
     const sd_delta_row row = row_of_node(b, of, node, unit);
     return update_of_row(&row);
 }
 
-/* Bring the tile of a unit up to date, through the rows that the pass commits, and compute `row` from it
- * unless it is NULL. */
+/* Update the tile of a unit up to the rows that the pass commits, and compute `row` from it unless it is
+ * NULL. */
 static void walk_text(const block* b, const nodes* of, int unit, const sd_delta_row* row) {
     const sd_layer_state* state = of->state;
     int n_commit = of->branch->n_commit, n = of->cache->n_committed;

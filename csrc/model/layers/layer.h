@@ -16,7 +16,7 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input);
 void sd_convolution_block_run(sd_pass* pass, int i, const void* input);
 
 /* The same for the gated delta rule (delta_block.c): convolution inputs and log go to the caches, whose tiles
- * are brought up to date. */
+ * are updated. */
 void sd_delta_block_run(sd_pass* pass, int i, const void* input);
 
 /* The same for attention to the sources of the branches' caches. */

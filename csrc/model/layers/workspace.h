@@ -24,8 +24,8 @@ typedef struct sd_branch {
     /* The first n_stored of the new nodes end in the last layer, once it has stored their keys and values.
      * The rows of the pass are then those of the others (sd_forward_may_end). */
     int n_stored;
-    /* The first n_commit of the new nodes are a chain after the text that the caller will commit, unless the
-     * pass fails or their numbers are not finite. A cache with layers without attention then has no text
+    /* The first n_commit of the new nodes are a chain after the text. The caller will commit it unless the
+     * pass fails or its numbers are not finite. A cache with layers without attention then has no text
      * left. */
     int n_commit;
     /* For a model that reads features (config.h): those of the new nodes, [n_new, features.width], or [n_new,

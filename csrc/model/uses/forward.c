@@ -361,8 +361,8 @@ static sd_status run_layers_again(sd_workspace* w, const sd_branch* branch, int 
     return run(&pass);
 }
 
-/* Read the text before a prompt slice again, as its states now include the slice. Later layers keep what they
- * have, so the text can be cut back no further than before. */
+/* Read the text before a prompt slice again, because its states now include the slice. Later layers keep
+ * their contents, so the text can be cut back no further than before. */
 static sd_status read_again(sd_workspace* w, const sd_branch* slice, int n_layers) {
     sd_cache* c = slice->cache;
     int32_t parents[SD_MOST_SLICE];

@@ -75,9 +75,8 @@ typedef enum sd_prompt_logits { SD_LOGITS_NONE, SD_LOGITS_LAST, SD_LOGITS_ALL } 
  * the tokens already read; one call computes one slice, of no more tokens than the workspace has rows of
  * logits if all logits are wanted. They are left in workspace->logits: a row per token or, if the prompt ends
  * with the slice, n_last_logits rows, the last of them for the last token. All rows are checked if the
- * workspace has a name. After a failure the cache has the text from before the call or, in a model with
- * layers without attention, may have only a part of it, up to a snapshot, or none; *n_done then counts what
- * is left. */
+ * workspace has a name. After a failure the cache has the text from before the call. In a model with layers
+ * without attention it may have only a part, up to a snapshot, or none. *n_done then counts what is left. */
 sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, sd_prompt_logits logits);
 

@@ -102,12 +102,12 @@ static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_r
     return SD_OK;
 }
 
-/* Is a text to begin with a prefix of another one, which is being read? */
+/* Will a text begin with a prefix of another one that is being read? */
 static int begins_later(const sd_prefill* prefill) {
     return prefill->n_read < 0 && !sd_prefill_done(prefill);
 }
 
-/* Where the states of text i are next of use to other texts; more than its length: nowhere. */
+/* Next position of text i whose states other texts can use; more than its length: none. */
 static int next_stop(const sd_cache* caches, const sd_prefill* prefills, int n, int i) {
     const sd_prefill* prefill = &prefills[i];
     const sd_model* model = caches[i].model;

@@ -98,7 +98,7 @@ typedef struct sd_rotation {
     double factor;          /* of cosines and sines: 1, or the attention factor of a scaling */
 } sd_rotation;
 
-/* What mixes a layer's rows with those before them, in the first half of the layer. */
+/* Types of a layer's first half, which mixes its rows with earlier ones. */
 typedef enum sd_mixer {
     SD_MIXER_ATTENTION,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
@@ -115,7 +115,7 @@ typedef struct sd_mixer_sizes {
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
     /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
-     * or, if grouped, as many in a row; d_value is a multiple of SD_PANEL */
+     * or, if grouped, consecutive ones. d_value is a multiple of SD_PANEL */
     int n_key_head, n_value_head, d_key, d_value, grouped;
 } sd_mixer_sizes;
 
@@ -179,8 +179,8 @@ typedef struct sd_config {
     int n_buckets;            /* distance buckets, each with a learned score bias per head; 0: none */
     const int* bucket_starts; /* [n_buckets] ascending from 0: first distance of each bucket */
     int bias_by_layer; /* each layer has its own bucket biases; else they are shared, and heads are as many */
-    /* An encoder: rows attend to all rows of their source, there is no head, n_ctx is the longest source, and
-     * keys after a row have n_buckets biases of their own. */
+    /* An encoder: rows attend to all rows of their source, and there is no head; n_ctx is the longest source.
+     * Keys after a row have n_buckets biases of their own. */
     int bidirectional;
     /* Share the token table: an encoder its decoder's, a draft model its target's. */
     int shared_embedding;

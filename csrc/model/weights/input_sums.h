@@ -1,4 +1,4 @@
-/* Sums of squares of the inputs of a model's matrices: how much errors of each input's weights count on some
+/* Sums of squares of the inputs of a model's matrices: how much errors in each input's weights matter on some
  * text. */
 #pragma once
 

@@ -4,8 +4,8 @@
 #include "config.h"
 
 /* Every tensor of a model in order, as T(role, name, rows, columns, there, destination). tensors.c reads
- * rows, columns (0: a vector) and whether a configuration has the tensor, from c, the configuration, e and f,
- * its experts and features, layer, the configuration of the layer, and the names it declares. weights.c reads
+ * rows, columns (0: a vector) and whether a configuration has the tensor. It uses the names that it declares:
+ * c, the configuration; e and f, its experts and features; layer, the layer's configuration. weights.c reads
  * where the numbers go: a vector, a table, rows of a matrix. */
 /* clang-format off */
 #define SD_NORM_TENSORS(T, ROLE, name, there, vector)                        \
