@@ -40,7 +40,7 @@ OF_TARGET: dict[str, Any] = {"vocab_size": 17, "max_position_embeddings": 120}
 RUN: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True, "logits": True}
 
 
-@pytest.fixture(params=["MiMo", "Qwen", "DeepSeek"])
+@pytest.fixture(params=["MiMo", "Qwen", "DeepSeek", "ERNIE", "EXAONE", "Hunyuan"])
 def world(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> tuple[specdec.Model, EagleFolder]:
@@ -91,6 +91,24 @@ def test_output_is_that_of_plain_decoding(world: tuple[specdec.Model, EagleFolde
             for one, expected in zip(got, plain, strict=True):
                 assert one.tokens == expected.tokens and np.array_equal(one.logits, expected.logits)
                 assert (one.trace.n_drafted > 0) == (gamma > 0)
+
+
+def test_an_engine_and_cached_prompts(world: tuple[specdec.Model, EagleFolder]) -> None:
+    """Requests that share slots, and turns that continue cached texts, have the plain tokens."""
+    target, _ = world
+    draft, cache, text = drafts.MTP(target), specdec.PromptCache(), PROMPT
+    how: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    for turn in range(3):
+        plain = specdec.generate(target, None, text, **how, logits=True)
+        found = specdec.generate(target, draft, text, **how, logits=True, prompt_cache=cache)
+        assert found.tokens == plain.tokens and np.array_equal(found.logits, plain.logits)
+        assert found.n_cached_tokens >= (0, len(PROMPT), len(PROMPT) + 12)[turn] and found.trace.n_drafted
+        text = [*text, *plain.tokens, 3]
+    prompts = [PROMPT, PROMPT[:1], text, PROMPT * 2]
+    with specdec.Engine(target, draft, n_slots=2, n_text=100, prompt_cache=cache) as engine:
+        requests = [engine.submit(prompt, **how) for prompt in prompts]
+        for request, prompt in zip(requests, prompts, strict=True):
+            assert request.result().tokens == specdec.generate(target, None, prompt, **how).tokens
 
 
 # --------------------------------------------------------------------------------------------- GGUF files
@@ -277,6 +295,7 @@ _TINY: dict[str, Any] = {
     "vocab_size": 17, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 16,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 120, "pad_token_id": 0,
 }  # fmt: skip
+_EXPERTS = {"moe_intermediate_size": 24, "num_experts_per_tok": 2, "num_experts": 4, "eos_token_id": 2}
 REAL: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "glm4_moe": ("Glm4Moe", {
         "moe_intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2, "use_qk_norm": True,
@@ -288,6 +307,17 @@ REAL: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
         "linear_value_head_dim": 32, "layer_types": ["linear_attention", "full_attention"],
     }, {"mtp_block.": "mtp.layers.0.", "post_norm.": "mtp.norm.", "eh_proj.": "mtp.fc.",
         "enorm.": "mtp.pre_fc_norm_embedding.", "hnorm.": "mtp.pre_fc_norm_hidden."}),
+    "exaone_moe": ("ExaoneMoe", _EXPERTS | {"sliding_window": 99}, {
+        "mtp_block.": "mtp.layers.0.", "post_norm.": "mtp.norm.", "eh_proj.": "mtp.fc.",
+        "enorm.": "mtp.pre_fc_norm_embedding.", "hnorm.": "mtp.pre_fc_norm_hidden."}),
+    "hy_v3": ("HYV3", _EXPERTS, {
+        "mtp_block.": "model.layers.2.", "post_norm.": "model.layers.2.final_layernorm.",
+        "": "model.layers.2."}),
+    "ernie4_5_moe": ("Ernie4_5_Moe", {
+        "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24,
+    }, {"mtp_block.": "model.mtp_block.0.", "eh_proj.": "model.mtp_linear_proj.0.",
+        "enorm.": "model.mtp_emb_norm.0.", "hnorm.": "model.mtp_hidden_norm.0.",
+        "post_norm.": "model.norm."}),
 }  # fmt: skip
 """Model types: prefix of their classes, configuration, and files' prefixes of the tensors of a block."""
 
@@ -307,12 +337,15 @@ def test_blocks_are_those_of_transformers(model_type: str, tmp_path: Path) -> No
     kind = "TextConfig" if model_type == "qwen3_5" else "Config"
     config = getattr(classes, f"{prefix}{kind}")(**_TINY, **own)
     model = getattr(classes, f"{prefix}ForCausalLM")(config).eval()
+    is_dense = model_type in ("exaone_moe", "ernie4_5_moe")  # as their first layers
     layer = MtpLayer(
-        config, getattr(modules, f"{prefix}DecoderLayer"), getattr(modules, f"{prefix}RMSNorm"), 1
+        config, getattr(modules, f"{prefix}DecoderLayer"), getattr(modules, f"{prefix}RMSNorm"), 1 - is_dense
     ).eval()
     from_one = model_type != "qwen3_5"  # whose norms are 1 + weight
     for name, weights in [*model.named_parameters(), *layer.named_parameters()]:
         weights.data.normal_(float("norm" in name and from_one), 0.2)
+    if model_type == "ernie4_5_moe":
+        layer.post_norm = model.model.norm
     model.save_pretrained(tmp_path)
     stored = {}
     for name, array in layer.state_dict().items():
@@ -376,10 +409,7 @@ def test_converted_folders_keep_the_block(
         _same_drafts(first, specdec.load(path, dtype, tokenizer=False))
 
 
-HELD = {"glm4moe": "glm4_moe", "qwen35": "qwen3_5"}
-
-
-@pytest.mark.parametrize("architecture", HELD)
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35", "exaone-moe"])
 def test_gguf_files_keep_the_block(architecture: str, tmp_path: Path) -> None:
     """From a folder to a file, and back to a folder; mixtures of types hold it too."""
     folder = folder_with_block(CASES[architecture], tmp_path / "folder")

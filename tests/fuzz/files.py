@@ -22,7 +22,7 @@ from specdec.analysis.questions import Answer, AnswerFile, Reply
 from specdec.trace import Step
 from worlds import adapters, folders, gptq, learned
 from worlds.described import make_model
-from worlds.eagles import eagle3
+from worlds.eagles import eagle3, mtp_folder
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import gpt2_tensors, llama_tensors, safetensors_bytes
 
@@ -296,6 +296,11 @@ def _eagle() -> Files:
     return _written(draft.write)
 
 
+def _mtp() -> Files:
+    """Write a model with an MTP block."""
+    return _written(mtp_folder)
+
+
 def _adapter(kind: str) -> Files:
     """Write a LoRA adapter of `_metaspace`'s model: plain, "adapter_merged" (with head) or "adapter_dora"."""
     rng = np.random.default_rng(7)
@@ -377,6 +382,11 @@ def _use_eagle(folder: Path) -> None:
     _decode(target, draft)
 
 
+def _use_mtp(folder: Path) -> None:
+    target = specdec.load(folder, tokenizer=False, n_threads=1)
+    _decode(target, drafts.MTP(target, n_threads=1))
+
+
 def _use_adapter(kind: str, folder: Path) -> None:
     """Merge it into a valid base and, if its type allows, use it unmerged."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
@@ -435,7 +445,7 @@ _MODELS: dict[str, Callable[[], Files]] = {
 _KINDS: dict[str, _Kind] = {
     "llama2c": (_llama2c, _use_llama2c), "skips": (_skips, _use_skips), "answers": (_answers, _use_answers),
     "questions": (_questions, lambda folder: specdec.read_questions(folder / "questions.jsonl")),
-    "eagle": (_eagle, _use_eagle),
+    "eagle": (_eagle, _use_eagle), "mtp": (_mtp, _use_mtp),
     **{kind: (write, lambda folder: _use_model(specdec.load(folder, n_threads=1)))
        for kind, write in _MODELS.items()},
     **{kind: (partial(_converted, *how),

@@ -167,7 +167,14 @@ MTP_NAMES: dict[str, dict[str, str]] = {
         "feature_norm": "model.layers.2.hnorm", "projection": "model.layers.2.eh_proj",
         "output_norm": "model.layers.2.shared_head.norm",
     },
+    "ERNIE": {
+        "layers.0.": "model.mtp_block.0.", "token_norm": "model.mtp_emb_norm.0",
+        "feature_norm": "model.mtp_hidden_norm.0", "projection": "model.mtp_linear_proj.0",
+        "output_norm": "model.norm",
+    },
 }  # fmt: skip
+MTP_NAMES["EXAONE"] = MTP_NAMES["Qwen"]
+MTP_NAMES["Hunyuan"] = MTP_NAMES["DeepSeek"] | {"output_norm": "model.layers.2.final_layernorm"}
 """Prefixes of the names in files of two layers and an MTP block, as the models' authors publish them."""
 
 
@@ -206,7 +213,7 @@ def mtp_folder(
         base = next(one for one in MTP_NAMES[layout] if name.startswith(one))
         minus = layout == "Qwen" and base.endswith("norm")
         stored[MTP_NAMES[layout][base] + name.removeprefix(base)] = array - np.float32(minus)
-    if layout == "DeepSeek":  # copies of the target's
+    if layout in ("DeepSeek", "Hunyuan"):  # copies of the target's
         stored["model.layers.2.embed_tokens.weight"] = tensors["model.embed_tokens.weight"]
         stored["model.layers.2.shared_head.head.weight"] = tensors["lm_head.weight"]
     target = specdec.load(write_hf(folder, config, tensors | stored), tokenizer=False)
@@ -219,7 +226,8 @@ def folder_with_block(case: Case, folder: Path) -> Path:
     layout, n, d = FAMILIES[case.name].mtp, config["num_hidden_layers"], config["hidden_size"]
     assert layout is not None
     config[layout.counts[0]] = 1
-    rng, own, last = np.random.default_rng(0), layout.block.format(n=n), f"model.layers.{n - 1}."
+    rng, own = np.random.default_rng(0), layout.block.format(n=n)
+    last = f"model.layers.{0 if layout.first else n - 1}."
     block = {
         name.replace(last, own): x + rng.normal(0.0, 0.1, x.shape).astype("f4")
         for name, x in weights.items()

@@ -219,10 +219,14 @@ class ModelConfig(Mapping[str, Any]):
             frozen["encoder"] = cls.from_canonical(config["encoder"])
         return cls(**frozen)
 
-    def last_attention(self) -> dict[str, Any]:
-        """Return the canonical configuration of the last layer with attention alone, without defaults."""
-        fields, mixers = self.__dataclass_fields__, self.mixers
-        layer = max(i for i in range(self.n_layer) if not mixers or mixers[i] == "attention")
+    @property
+    def last_attention(self) -> int:
+        """The last layer with attention."""
+        return max(i for i in range(self.n_layer) if not self.mixers or self.mixers[i] == "attention")
+
+    def alone(self, layer: int) -> dict[str, Any]:
+        """Return the canonical configuration of one layer alone, without defaults."""
+        fields = self.__dataclass_fields__
         found = {name: self[name] for name in fields if self[name] != fields[name].default}
         found |= {name: (self[name][layer],) for name in _BY_LAYER if self[name]}
         return found | {"n_layer": 1}

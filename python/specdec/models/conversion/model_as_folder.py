@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
@@ -109,7 +109,7 @@ def write_as_folder(
     with replacing_folder(folder) as new:
         made, described = _made(checkpoint, plan, progress, folder), plan.described()
         if block is not None and of_block is not None:
-            made = chain(made, _made(block, of_block, progress, folder))
+            made = chain(made, _made(block, of_block, progress, folder, plan.shapes))
             described |= of_block.described()
         _write_weights(new, described, made, max_shard_size)
         if own_tokenizer and checkpoint.path.is_dir():
@@ -340,9 +340,14 @@ def _fields_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return fields
 
 
-def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, folder: Path) -> Iterator[Array]:
+def _made(
+    checkpoint: Checkpoint, plan: _Plan, progress: bool | None, folder: Path, without: Container[str] = ()
+) -> Iterator[Array]:
+    """Yield the arrays of a plan's tensors, except those in `without`."""
     threads = check_threads(None)
     for name, array in gathered(checkpoint, plan.sources, plan.types, progress, folder):
+        if name in without:
+            continue
         type, what = plan.types[name], f"{checkpoint.path}: tensor '{name}'"
         bits, shape = _bits_of(type), plan.shapes[name]
         if bits is None:

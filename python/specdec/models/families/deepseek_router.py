@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import MutableMapping
 from typing import Any
 
 from specdec.fields import REQUIRED
@@ -65,15 +64,6 @@ def _router(
         "router_eps": 1e-20,
         "routed_scale": fields.number(scale, default=absent_scale),
     }
-
-
-def _without_more_layers(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Leave out layers after the last one, which predict further tokens; see `Family.settled`."""
-    for name in list(tensors):
-        layer = name.removeprefix("model.layers.").partition(".")[0]
-        if layer.isdecimal() and int(layer) >= config["n_layer"]:
-            del tensors[name]
-    return config
 
 
 def _glm(reader: ConfigReader) -> dict[str, Any]:
@@ -214,8 +204,8 @@ FAMILIES = {
         _solar, _PLAIN, "solar_open", _SOLAR_ABSENT, mtp=mtp.DEEPSEEK, harmless=("intermediate_size",)
     ),
     "Ernie4_5_MoeForCausalLM": Family(
-        _ernie, _ERNIE, "ernie4_5_moe", absent(2560, 12288, 28, 20, 103424, 131072), left_out=("model.mtp_",),
-        harmless=("moe_capacity", "moe_gate", "moe_use_aux_free", "num_nextn_predict_layers"),
+        _ernie, _ERNIE, "ernie4_5_moe", absent(2560, 12288, 28, 20, 103424, 131072), mtp=mtp.ERNIE,
+        harmless=("moe_capacity", "moe_gate", "moe_use_aux_free"),
     ),
     "MiniMaxM2ForCausalLM": Family(
         _minimax, _MINIMAX, "minimax_m2", absent(3072, 1536, 62, 48, 200064, 196608),
@@ -225,15 +215,14 @@ FAMILIES = {
         _dots, _PLAIN, "dots1", absent(4608, 10944, 62, 32, 152064, 2048), harmless=("scoring_func",)
     ),
     "ExaoneMoeForCausalLM": Family(
-        _exaone, _EXAONE, "exaone_moe", absent(4096, 16384, 32, 32, 102400, 2048), left_out=("mtp.",),
-        harmless=("num_nextn_predict_layers",),
+        _exaone, _EXAONE, "exaone_moe", absent(4096, 16384, 32, 32, 102400, 2048), mtp=mtp.EXAONE,
     ),
     "AfmoeForCausalLM": Family(
         _afmoe, _AFMOE, "afmoe", absent(2048, 6144, 32, 16, 200192, 16384),
         harmless=("load_balance_coeff", "num_expert_groups", "num_limited_groups", "use_grouped_mm"),
     ),
     "HYV3ForCausalLM": Family(
-        _hy, _HY, "hy_v3", absent(4096, 13312, 80, 64, 120832, 131072), settled=_without_more_layers,
-        harmless=("enable_moe_fp32_combine", "num_nextn_predict_layers"),
+        _hy, _HY, "hy_v3", absent(4096, 13312, 80, 64, 120832, 131072), mtp=mtp.HUNYUAN,
+        harmless=("enable_moe_fp32_combine",),
     ),
 }  # fmt: skip

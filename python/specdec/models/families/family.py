@@ -316,7 +316,8 @@ class MtpLayout:
     layers. `token_norm`, `feature_norm`, `projection`, `output_norm`: Tensors without ".weight"; a dot stands
     for `block`. `root`: Prefix of all MTP tensors; empty: `block`. `copies`: Unread copies of the target's
     embedding and head. `norm`: Entry of a norm's name. `features_first`: The projection reads the hidden
-    state first. `layer`: Prefix of the family's layer 0.
+    state first. `dense`: It has no experts. `first`: Its attention is that of the target's first layer, not
+    the last. `layer`: Prefix of the family's layer 0.
     """
 
     counts: tuple[str, ...]
@@ -329,6 +330,8 @@ class MtpLayout:
     copies: tuple[str, ...] = ()
     norm: Callable[[str], Named] = Named
     features_first: bool = False
+    dense: bool = False
+    first: bool = False
     layer: str = "model.layers.0."
 
     def count(self, fields: Fields) -> str:

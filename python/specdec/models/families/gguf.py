@@ -543,7 +543,10 @@ class Architecture:
     def family(self, like: Family) -> Family:
         """Return a family with the configuration of `like` and the tensor names of GGUF."""
         own: dict[str, Any] = {"prefix": "", "head": "output", "renamed": {}, "left_out": (), "settled": None}
-        return dataclasses.replace(like, tensors=self.tensors, mtp=mtp.GGUF, **own)
+        block = mtp.GGUF
+        if like.mtp is not None:
+            block = dataclasses.replace(block, dense=like.mtp.dense, first=like.mtp.first)
+        return dataclasses.replace(like, tensors=self.tensors, mtp=block, **own)
 
 
 _HYBRID_KEYS: WrittenRows = {

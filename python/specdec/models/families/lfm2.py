@@ -1,4 +1,4 @@
-"""LFM2: short convolutions in the place of attention in most layers, and mixtures of experts."""
+"""LFM2 and LFM3: short convolutions in the place of attention in most layers, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import SEEING, Family, absent, named
+from specdec.models.families.family import SEEING, Either, Family, Named, absent, named
 from specdec.models.families.hybrid import convolution
-from specdec.models.families.llama import llama_like
+from specdec.models.families.llama import llama_like, two_rotations
 from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
@@ -24,6 +24,15 @@ _TENSORS = {"mixer_conv": _CONVOLUTION} | named(
     mixer_out=".conv.out_proj", mlp_norm=".ffn_norm", mlp_gate=".feed_forward.w1", mlp_up=".feed_forward.w3",
     mlp_down=".feed_forward.w2",
 )  # fmt: skip
+
+_LFM3: dict[str, Named | Either] = {
+    **_TENSORS,
+    "attn_gate": Either((Named(f"{_LAYER}.self_attn.gate_proj"), Named(f"{_LAYER}.self_attn.g_proj"))),
+    **named(
+        _LAYER, attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm",
+        attn_out=".self_attn.o_proj", attn_post_norm=".post_operator_norm", mlp_post_norm=".post_ffn_norm",
+    ),
+}  # fmt: skip
 
 _FEED_FORWARD = f"{_LAYER}.feed_forward"
 _MOE = _TENSORS | {
@@ -57,20 +66,28 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     else:
         every = ["full_attention"] * n_layer
         layer_types = reader.layer_types(n_layer, every, names=("full_attention", "conv"))
+    return _convolutions(reader, layer_types, 3)
+
+
+def _convolutions(reader: ConfigReader, layer_types: list[str], width: int) -> dict[str, Any]:
+    """Read what the convolutions are; `width`: the default."""
+    fields = reader.fields
     bias = fields.boolean("conv_bias", default=False)
     return {
         "mixers": ["convolution" if one == "conv" else "attention" for one in layer_types],
-        "conv_width": fields.integer("conv_L_cache", default=3, maximum=16),
+        "conv_width": fields.integer("conv_L_cache", default=width, maximum=16),
         "conv_bias": bias,
         "mixer_bias": bias,
     }
 
 
-def _read(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
-    """Read what both have in common."""
+def _read(
+    reader: ConfigReader, sizes: dict[str, Any], mixers: dict[str, Any] | None = None, **switches: Any
+) -> dict[str, Any]:
+    """Read what all have in common."""
     config = llama_like(
         reader, sizes=sizes, theta=1_000_000.0, tied=True, eps_field="norm_eps", norm_eps=1e-5,
-        activation="silu", qk_norm="head", **_mixers(reader, sizes["n_layer"]), **switches,
+        activation="silu", qk_norm="head", **(mixers or _mixers(reader, sizes["n_layer"])), **switches,
     )  # fmt: skip
     return config | {"tied": reader.fields.boolean("tie_embedding", default=config["tied"])}
 
@@ -96,6 +113,30 @@ def _lfm2_moe(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _lfm3(reader: ConfigReader) -> dict[str, Any]:
+    """Read LFM3: gates of heads, norms of outputs too, windows and RoPE by type of layer."""
+    fields = reader.fields
+    sizes = reader.sizes(absent_kv_head=4, default_d_head=128)
+    n_layer = sizes["n_layer"]
+    types = ("full_attention", "sliding_attention", "conv")
+    default = [types[0] if i % 4 == 2 else types[1] if i % 4 == 0 and i else types[2] for i in range(n_layer)]
+    layer_types = reader.layer_types(n_layer, default, names=types)
+    sandwich = fields.boolean("use_sandwich_norm", default=True)
+    gated = fields.boolean("use_attention_gate", default=True)
+    return _read(
+        reader, sizes, _convolutions(reader, layer_types, 7), bias=False,
+        norm_position="both" if sandwich else "before", attn_gate="head" if gated else "none",
+        **two_rotations(reader, sizes["d_head"], layer_types, 1_000_000.0, theta=10_000.0),
+        **reader.windows(layer_types, default=256),
+    )  # fmt: skip
+
+
+_LFM3_ROPE = {
+    "full_attention": {
+        "rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.5
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+}  # fmt: skip
 _ABSENT = absent(2560, 12288, 32, 32, 65536, 128_000)
 _HARMLESS = (
     "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
@@ -113,6 +154,9 @@ FAMILIES = {
     "Lfm2ForCausalLM": Family(_lfm2, _TENSORS, "lfm2", _ABSENT, harmless=_HARMLESS),
     "Lfm2MoeForCausalLM": Family(
         _lfm2_moe, _MOE, "lfm2_moe", absent(2048, 7168, 32, 32, 65536, 128_000)
+    ),
+    "Lfm3ForCausalLM": Family(
+        _lfm3, _LFM3, "lfm3", absent(2048, 7680, 24, 16, 128_000, 128_000) | {"rope_parameters": _LFM3_ROPE}
     ),
     "Lfm2VlForConditionalGeneration": Family(
         _lfm2, _TENSORS, "", _ABSENT, **SEEING | {"harmless": _SEEING_HARMLESS}

@@ -383,10 +383,12 @@ def _read_cohere(reader: ConfigReader) -> dict[str, Any]:
     return found
 
 
-def _read_granite(reader: ConfigReader, *, shared: bool = False) -> dict[str, Any]:
+def _read_granite(
+    reader: ConfigReader, *, shared: bool = False, like: str = "GraniteForCausalLM"
+) -> dict[str, Any]:
     """Read Granite's block with experts, and a shared one if ``shared_intermediate_size`` is not 0."""
     width = reader.fields.integer("shared_intermediate_size", minimum=0, default=0) if shared else 0
-    return LLAMA_FAMILIES["GraniteForCausalLM"].read_config(reader) | {
+    return LLAMA_FAMILIES[like].read_config(reader) | {
         "router": "softmax_chosen",
         "d_shared_expert": width,
         **mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
@@ -447,6 +449,11 @@ FAMILIES = {
     "GraniteMoeForCausalLM": Family(_read_granite, _GRANITE, "granitemoe", _GRANITE_ABSENT),
     "GraniteMoeSharedForCausalLM": Family(
         partial(_read_granite, shared=True), _GRANITE, "granitemoeshared", _GRANITE_ABSENT
+    ),
+    "GraniteMoeSWAForCausalLM": Family(
+        partial(_read_granite, shared=True, like="GraniteSWAForCausalLM"),
+        _GRANITE | named(attn_sinks="model.layers.{i}.self_attn.sinks"), "granitemoe_swa",
+        _GRANITE_ABSENT | {"num_key_value_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False},
     ),
     "GptOssForCausalLM": Family(
         _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantized="mxfp4",
