@@ -557,52 +557,46 @@ _HYBRID_KEYS: WrittenRows = {
     "full_attention_interval": _interval,
 }  # fmt: skip
 _QWEN3_5_KEYS = _HYBRID_KEYS | {"rope.dimension_sections": _sections}
-_QWEN_MOE: Rows = {
-    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "shared_expert_intermediate_size": _SHARED_WIDTH,
-    "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name != "qwen2moe"),
-}  # fmt: skip
+
+
+def _experts(
+    count: str = "num_experts", chosen: str = "num_experts_per_tok", width: str = "moe_intermediate_size",
+    **more: str | Callable[[Metadata], Any],
+) -> Rows:  # fmt: skip
+    """Return the rows of the number of experts, of those chosen, and of their width, by their fields."""
+    sizes = {count: "expert_count", chosen: "expert_used_count", width: "expert_feed_forward_length"}
+    return {**sizes, **more}
+
+
+_QWEN_MOE = _experts(
+    shared_expert_intermediate_size=_SHARED_WIDTH,
+    norm_topk_prob=lambda m: m.get("expert_weights_norm", m.name != "qwen2moe"),
+)
 _CLIPPED: Rows = {"clip_qkv": "attention.clamp_kqv"}
 _OLMOE: Rows = _CLIPPED | {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
 }  # fmt: skip
-_CORRECTED: Rows = {
-    "n_routed_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "first_k_dense_replace": lambda m: m.get("leading_dense_block_count", 0),
-    "n_group": lambda m: m.get("expert_group_count") or 1,
-    "topk_group": lambda m: m.get("expert_group_used_count") or 1,
-    "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
-    "routed_scaling_factor": lambda m: m.get("expert_weights_scale") or 1.0,
-}  # fmt: skip
-_DEEPSEEK: Rows = _CORRECTED | {"n_shared_experts": lambda m: m.get("expert_shared_count", 0)}
-_EXAONE_MOE: Rows = _CORRECTED | {"num_shared_experts": _DEEPSEEK["n_shared_experts"]}
-_ERNIE_MOE: Rows = {
-    "moe_num_experts": "expert_count", "moe_k": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "moe_num_shared_experts": lambda m: m.get("expert_shared_count", 0),
-    "moe_layer_start_index": lambda m: m.get("leading_dense_block_count", 0),
-    "moe_layer_interval": lambda m: m.get("interleave_moe_layer_step") or 1,
-}  # fmt: skip
-_AFMOE_ROWS: Rows = {
-    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "num_dense_layers": _CORRECTED["first_k_dense_replace"],
-    "num_shared_experts": _DEEPSEEK["n_shared_experts"],
-    "route_scale": _CORRECTED["routed_scaling_factor"], "mup_enabled": lambda m: True,
-}  # fmt: skip
-_LFM2_MOE: Rows = {
-    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "num_dense_layers": _CORRECTED["first_k_dense_replace"],
-    "routed_scaling_factor": _CORRECTED["routed_scaling_factor"],
-}  # fmt: skip
-_GPT_OSS_ROWS: Rows = {
-    "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-}  # fmt: skip
+_CORRECTED = _experts(
+    "n_routed_experts", first_k_dense_replace=lambda m: m.get("leading_dense_block_count", 0),
+    n_group=lambda m: m.get("expert_group_count") or 1,
+    topk_group=lambda m: m.get("expert_group_used_count") or 1,
+    norm_topk_prob=lambda m: m.get("expert_weights_norm", False),
+    routed_scaling_factor=lambda m: m.get("expert_weights_scale") or 1.0,
+)  # fmt: skip
+_N_DENSE, _SCALE = _CORRECTED["first_k_dense_replace"], _CORRECTED["routed_scaling_factor"]
+_DEEPSEEK = _CORRECTED | {"n_shared_experts": lambda m: m.get("expert_shared_count", 0)}
+_N_SHARED = _DEEPSEEK["n_shared_experts"]
+_EXAONE_MOE = _CORRECTED | {"num_shared_experts": _N_SHARED}
+_ERNIE_MOE = _experts(
+    "moe_num_experts", "moe_k", moe_num_shared_experts=_N_SHARED, moe_layer_start_index=_N_DENSE,
+    moe_layer_interval=lambda m: m.get("interleave_moe_layer_step") or 1,
+)  # fmt: skip
+_AFMOE_ROWS = _experts(
+    num_dense_layers=_N_DENSE, num_shared_experts=_N_SHARED, route_scale=_SCALE, mup_enabled=lambda m: True
+)
+_LFM2_MOE = _experts(num_dense_layers=_N_DENSE, routed_scaling_factor=_SCALE)
+_GPT_OSS_ROWS = _experts("num_local_experts", width="intermediate_size")
 _GEMMA: Rows = {
     "query_pre_attn_scalar": _gemma2_scale, "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
