@@ -348,6 +348,8 @@ class TestBadWeights:
         [({"norm_bias": True}, "norm_bias is set"), ({"qk_norm": "some"}, "qk_norm is 'some'"),
          ({"norm_position": "after", "parallel": "one_norm"}, "parallel is set"),
          ({"activation": "silu_clamped"}, "expected gated and an activation_limit"),
+         ({"activation": "xielu"}, "expected no gate and no experts"),
+         ({"attn_gate_softplus": True}, "expected an attn_gate with it"),
          ({"logit_scale": 0.0}, "logit_scale is 0, expected a finite number above 0"),
          ({"attn_softcap": -1.0}, "attn_softcap is -1, expected a finite number from 0"),
          ({"residual_scale": np.inf}, "residual_scale is inf"),

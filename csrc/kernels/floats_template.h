@@ -203,6 +203,24 @@ static void NAME(gated_step)(int n, const float* x, const float* h, float* state
 
 #include "delta_template.h"
 
+DEFINE_MAP(softplus, v_softplus(v))
+
+/* exp(x) − 1 = 2 t / (1 − t) with t = tanh(x / 2), for x ≤ 0. */
+INLINE vec v_expm1_below(vec x) {
+    vec t = v_tanh(v_mul(x, v_set1(0.5f)));
+    return v_div(v_add(t, t), v_sub(v_set1(1.0f), t));
+}
+
+static void NAME(xielu)(int n, const float* x, const float* factors, float* y) {
+    vec slope = v_set1(factors[2]);
+    vec above = v_softplus(v_set1(factors[0])), below = v_add(slope, v_softplus(v_set1(factors[1])));
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m), p = v_max(v, v_set1(0.0f)), q = v_min(v, v_set1(0.0f));
+        vec curve = v_add(v_mul(v_mul(above, p), p), v_mul(v_sub(v_expm1_below(q), q), below));
+        STORE(y, i, m, v_add(curve, v_mul(slope, v)));
+    }
+}
+
 /* ------------------------------------------------------------------------------------ softmax */
 
 static float NAME(max)(int n, const float* x) {
@@ -350,6 +368,8 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(relu);
     SET(relu2);
     SET(silu_clamped);
+    SET(xielu);
+    SET(softplus);
     SET(softcap);
     SET(clamp);
     SET(multiply);

@@ -186,6 +186,11 @@ typedef struct sd_kernels {
     /* gate = g · sigmoid(1.702 g) · (u + 1) with g = min(gate, limit) and u = up clamped to ± limit; gate, up
      * [n] f32. */
     void (*silu_clamped)(int n, float* gate, const float* up, float limit);
+    /* y = softplus(a) p² + (softplus(b) + c) (exp(q) − 1 − q) + c x with p = max(x, 0), q = min(x, 0); x, y
+     * [n] f32, may be the same; factors a, b, c. */
+    void (*xielu)(int n, const float* x, const float* factors, float* y);
+    /* y = ln(1 + exp(x)), x, y [n] f32, may be the same. */
+    void (*softplus)(int n, const float* x, float* y);
     /* x = cap · tanh(x / cap), and x clamped to ± limit, [n] f32 in place. */
     void (*softcap)(int n, float* x, float cap);
     void (*clamp)(int n, float* x, float limit);

@@ -65,6 +65,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "alibi-embedding-norm-relu": GPT
     | {"position": "none", "embedding_norm": True, "activation": "relu",
        "alibi": [2.0 ** -i for i in range(6)], "qkv_limit": 1.5},
+    "xielu-softplus-gates": LLAMA
+    | {"gated": False, "activation": "xielu", "mlp_bias": True, "attn_gate": "head",
+       "attn_gate_softplus": True},
     "relative-buckets-relu2": GPT
     | {"position": "none", "relative_buckets": [0, 1, 2, 3, 5, 9, 20, 60], "norm_weight": False,
        "activation": "relu2", "sliding_window": 70},

@@ -145,6 +145,8 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     if found.get("qk_norm") in ("head", "each_head") and draws.chance(0.3):
         found["qk_norm_rotated"] = True
+    if "attn_gate" in found:
+        found["attn_gate_softplus"] = draws.chance(0.3)
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_position" not in found and draws.chance(0.3):
@@ -162,6 +164,8 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["gated"] = draws.chance(0.5)
     elif draws.chance(0.15):
         found |= {"activation": "silu_clamped", "gated": True, "activation_limit": draws.one(0.3, 7.0)}
+    elif "experts" not in model and draws.chance(0.1):
+        found |= {"activation": "xielu", "gated": False}
     found |= _draw_positions(draws, n_layer, n_head, d_head)
     if "alibi" not in found and "relative_buckets" not in found and draws.chance(0.15):
         n_kv_heads = draws.one(_each(n_layer, 1, 2, 3))

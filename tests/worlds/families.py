@@ -174,6 +174,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "NemotronForCausalLM": _like("NemotronConfig"),
     "NemotronForCausalLM biases": _like("NemotronConfig", attention_bias=True, mlp_bias=True, head_dim=12,
         rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}),
+    "ApertusForCausalLM": _like("ApertusConfig", rope_parameters=dict(LLAMA3)),
+    "ApertusForCausalLM biases": _like("ApertusConfig", attention_bias=True),
     "ArceeForCausalLM": _like("ArceeConfig", rope_parameters=dict(YARN), mlp_bias=True),
     "Jais2ForCausalLM": _like("Jais2Config"),
     "VaultGemmaForCausalLM": _like("VaultGemmaConfig", head_dim=16, sliding_window=9,
@@ -243,6 +245,13 @@ CASES: dict[str, Callable[[], Any]] = {
     "AfmoeForCausalLM": _like("AfmoeConfig", head_dim=12, num_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=40, sliding_window=9, mup_enabled=True, route_scale=1.5,
         global_attn_every_n_layers=2),
+    "LagunaForCausalLM": _like("LagunaConfig", head_dim=8, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=40, shared_expert_intermediate_size=24, sliding_window=9,
+        num_attention_heads_per_layer=[6, 4, 2], moe_routed_scaling_factor=1.5,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "LagunaForCausalLM gates": _like("LagunaConfig", head_dim=12, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=40, gating="per-element", attention_bias=True, tie_word_embeddings=True,
+        mlp_layer_types=["sparse", "dense", "sparse"]),
     "FlexOlmoForCausalLM": _like("FlexOlmoConfig", num_experts=6, num_experts_per_tok=2),
     "MellumForCausalLM": _like("MellumConfig", head_dim=8, num_experts=6, num_experts_per_tok=2,
         moe_intermediate_size=40, sliding_window=9, mlp_layer_types=["dense", "sparse", "sparse"],
@@ -397,6 +406,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Ernie4_5ForCausalLM": _HF | {"head_dim": 12, "use_bias": True},
     "HeliumForCausalLM": _HF | {"head_dim": 8},
     "NemotronForCausalLM": _HF,
+    "ApertusForCausalLM": _HF,
     "ArceeForCausalLM": _HF | {"rope_scaling": _YARN},
     "Jais2ForCausalLM": _HF,
     "VaultGemmaForCausalLM": _HF | {"head_dim": 8, "sliding_window": 6},
@@ -459,6 +469,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "HYV3ForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "head_dim": 8},
     "AfmoeForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "head_dim": 8, "sliding_window": 6,
         "layer_types": _MIXED, "mup_enabled": True, "num_shared_experts": 1},
+    "LagunaForCausalLM": _HF | {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "shared_expert_intermediate_size": 12, "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"]},
     "FlexOlmoForCausalLM": _HF | {"num_experts": 4, "num_experts_per_tok": 2},
     "MellumForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "head_dim": 8, "sliding_window": 6,
         "layer_types": _MIXED, "rope_parameters": _GEMMA3["rope_parameters"]},
@@ -519,6 +532,8 @@ def random_weights(architecture: str, config: Mapping[str, Any]) -> dict[str, np
         for name, shape in zip(source.stored, source.stored_shapes, strict=True):
             if name not in found:
                 found[name] = rng.normal(0.0, 0.3, shape).astype("<f4")
+            if name.endswith("act_fn.eps"):
+                found[name] = np.array(-1e-6, "<f4")
     return found
 
 

@@ -283,7 +283,7 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
     }
 }
 
-/* Multiply the attention of whole rows by the sigmoid of their gates. */
+/* Multiply the attention of whole rows by their gates. */
 static void apply_gates(void* argument, int thread, int first, int end) {
     (void)thread;
     const block* b = argument;
@@ -295,7 +295,7 @@ static void apply_gates(void* argument, int thread, int first, int end) {
     for (int m = first; m < end; m++) {
         float* gate = w->qkv + m * w->ld_qkv + sd_gate_column(own);
         float* attended = w->attended + (ptrdiff_t)m * sd_query_width(own);
-        k->sigmoid(n, gate, gate);
+        (c->attn_gate_softplus ? k->softplus : k->sigmoid)(n, gate, gate);
         if (c->attn_gate == SD_ATTN_GATE_WHOLE) k->multiply(n, attended, gate);
         for (int h = 0; c->attn_gate == SD_ATTN_GATE_HEAD && h < n; h++, attended += d_head)
             k->scale(d_head, attended, gate[h], attended);

@@ -158,6 +158,10 @@ static sd_status check_switches(const sd_config* c) {
               "qk_norm_rotated is set, expected qk_norm \"head\" or \"each_head\" with it");
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
               "activation is \"silu_clamped\", expected gated and an activation_limit");
+    REFUSE_IF(c->activation == SD_ACT_XIELU && (c->gated || c->experts.n > 0),
+              "activation is \"xielu\", expected no gate and no experts with it");
+    REFUSE_IF(c->attn_gate_softplus && c->attn_gate == SD_ATTN_GATE_NONE,
+              "attn_gate_softplus is set, expected an attn_gate with it");
     REFUSE_IF(c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE,
               "shared_embedding is set, expected it in an encoder or a model with features");
     REFUSE_IF(c->shared_head && c->features.use == SD_FEATURE_NONE,

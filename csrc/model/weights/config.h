@@ -21,6 +21,7 @@ typedef enum sd_activation {
     SD_ACT_GELU_TANH,
     SD_ACT_RELU,
     SD_ACT_RELU2,        /* the square of relu */
+    SD_ACT_XIELU,        /* with three factors of the layer (arXiv 2411.13010) */
     SD_ACT_SILU_CLAMPED, /* gated only: g · sigmoid(1.702 g) · (u + 1), g and u clamped */
     SD_N_ACTIVATIONS
 } sd_activation;
@@ -31,7 +32,8 @@ typedef enum sd_qk_norm {
     SD_QK_NORM_EACH_HEAD, /* of each head, with its own weights of [n_head · d_head] */
     SD_QK_NORM_WHOLE      /* of all heads together, with weights [n_head · d_head] */
 } sd_qk_norm;
-/* Gates of attention: each head's output is multiplied by the sigmoid of a projection of the input. */
+/* Gates of attention: each head's output is multiplied by the sigmoid or softplus of a projection of the
+ * input. */
 typedef enum sd_attn_gate {
     SD_ATTN_GATE_NONE,
     SD_ATTN_GATE_HEAD, /* one number for each head of queries */
@@ -148,7 +150,8 @@ typedef struct sd_config {
     sd_qk_norm qk_norm;
     int qk_norm_rotated; /* norms of heads are applied after the rotation */
     sd_attn_gate attn_gate;
-    int v_norm; /* RMSNorm without weight of each head's values */
+    int attn_gate_softplus; /* gates are softplus, not sigmoid */
+    int v_norm;             /* RMSNorm without weight of each head's values */
     sd_parallel parallel;
     sd_position position;
     sd_activation activation;

@@ -81,6 +81,7 @@
     SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
     SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)    \
     SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture)                                                           \
+    T(MLP_XIELU, "mlp_xielu", 3, 0, !mixture && c->activation == SD_ACT_XIELU, VECTOR(mlp->xielu))          \
     SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
     T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \

@@ -88,7 +88,8 @@ static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, sd_tensor
                    .in = sd_matrix_take_parts(arena, parts, n, p.layout, outputs, c->d_model, n),
                    .down = take_matrix(arena, p, gate + 2, c->d_model, width),
                    .in_bias = take_vector(arena, outputs, c->mlp_bias),
-                   .down_bias = take_vector(arena, c->d_model, c->mlp_bias));
+                   .down_bias = take_vector(arena, c->d_model, c->mlp_bias),
+                   .xielu = take_vector(arena, 3, c->activation == SD_ACT_XIELU));
 }
 
 static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_layer* layer) {

@@ -12,6 +12,7 @@ typedef struct sd_mlp {
     sd_matrix in;               /* [width, d_model]; gated: gate and up in alternate panels */
     sd_matrix down;             /* [d_model, width] */
     float *in_bias, *down_bias; /* [outputs of in], [d_model]; NULL: none */
+    float* xielu;               /* [3] factors of the activation; NULL: none */
 } sd_mlp;
 
 /* Groups of panels in which a block's activations are computed. */

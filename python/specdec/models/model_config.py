@@ -34,7 +34,8 @@ class ModelConfig(Mapping[str, Any]):
         "rotary": rotates the first ``2 * len(inv_freq)`` dimensions of a head by ``inv_freq`` radians per
         position (scaling included); "learned"; or "none".
     activation : str
-        "silu", "gelu", "gelu_tanh", "relu", "relu2" or "silu_clamped" (at ``activation_limit``);
+        "silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu" (factors are tensors) or "silu_clamped" (at
+        ``activation_limit``);
         ``gated``: multiplied by a second projection.
     tied : bool
         The head is the token embedding.
@@ -55,7 +56,7 @@ class ModelConfig(Mapping[str, Any]):
         Norms of heads follow the rotation.
     attn_gate : str
         The output of attention is multiplied by the sigmoid of a projection of its input: "none", one number
-        per "head", or one per dimension ("whole").
+        per "head", or one per dimension ("whole"). ``attn_gate_softplus``: softplus instead of sigmoid.
     v_norm : bool
         Values have an RMSNorm without weights.
     parallel : str
@@ -158,6 +159,7 @@ class ModelConfig(Mapping[str, Any]):
     qk_norm: str = "none"
     qk_norm_rotated: bool = False
     attn_gate: str = "none"
+    attn_gate_softplus: bool = False
     v_norm: bool = False
     parallel: str = "no"
     embedding_scale: float = 1.0

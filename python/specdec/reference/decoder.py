@@ -248,16 +248,20 @@ class _Forward:
         return self.linear(self.gated(self.mixed(weights, v), h, i), f"{ours}.attn_out")
 
     def gated(self, attended: Array, h: Array, i: int) -> Array:
-        """Multiply the output of attention by the sigmoid of its gates."""
+        """Multiply the output of attention by its gates."""
         if self.settings["attn_gate"] == "none":
             return attended
-        gate = self.sigmoid(self.linear(h, f"layers.{i}.attn_gate"))
+        function = self.softplus if self.settings["attn_gate_softplus"] else self.sigmoid
+        gate = function(self.linear(h, f"layers.{i}.attn_gate"))
         if self.settings["attn_gate"] == "head":
             gate = np.repeat(gate, self.d_heads[i], axis=1)
         return attended * gate
 
     def sigmoid(self, x: Array) -> Array:
         return _sigmoid(x)
+
+    def softplus(self, x: Array) -> Array:
+        return np.logaddexp(x, 0.0).astype(x.dtype)
 
     def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
         """Attend to all rows of the source, without relative positions."""
@@ -381,6 +385,11 @@ class _Forward:
             limit = own["activation_limit"]
             gate = np.minimum(self.linear(h, f"{ours}.mlp_gate"), limit)
             hidden = gate * _sigmoid(1.702 * gate) * (np.clip(up, -limit, limit) + 1)
+        elif own["activation"] == "xielu":
+            factors, low = self.tensor(f"{ours}.mlp_xielu"), np.minimum(up, 0)
+            above, below = self.softplus(factors[:2])
+            hidden = above * np.maximum(up, 0) ** 2 + factors[2] * up
+            hidden += (below + factors[2]) * (np.expm1(low) - low)
         elif own["gated"]:
             hidden = _ACTIVATIONS[own["activation"]](self.linear(h, f"{ours}.mlp_gate")) * up
         else:
@@ -460,7 +469,7 @@ class _Forward:
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "norm_position": "before", "qk_norm": "none", "qk_norm_rotated": False,
-    "attn_gate": "none", "v_norm": False, "parallel": "no", "head_bias": False,
+    "attn_gate": "none", "attn_gate_softplus": False, "v_norm": False, "parallel": "no", "head_bias": False,
     "embedding_scale": 1.0, "embedding_norm": False, "residual_scale": 1.0, "logit_scale": 1.0,
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,

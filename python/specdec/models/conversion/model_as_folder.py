@@ -297,7 +297,7 @@ def _check_read(
 ) -> list[str]:
     """Refuse fields that read as another configuration; return the fields that the family ignores."""
     family = FAMILIES[checkpoint.architecture]
-    given = Fields(fields, folder / "config.json")
+    given = Fields(fields, folder / "config.json").with_absent(family.absent)
     try:
         read = family.read_config(ConfigReader(given, None))
         if family.settled is not None:

@@ -74,7 +74,6 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has biases in the norms of queries and keys": ("Persimmon",),
     "shares keys and values between layers": ("Gemma3n",),
     "scales the residual stream after each layer": ("Gemma4",),
-    "has softplus gates of attention": ("Laguna",),
     "has image or audio towers": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
         "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",

@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.fields import REQUIRED
 from specdec.models.families import mtp
-from specdec.models.families.config_reader import ConfigReader
+from specdec.models.families.config_reader import LAYER_TYPES, ConfigReader
 from specdec.models.families.family import Either, Family, Named, absent, interleaved, named, row
 from specdec.models.families.llama import llama_like
 from specdec.models.families.moe import MIXTRAL, QWEN, mixture, sparse_after
@@ -46,6 +46,10 @@ _AFMOE = _PLAIN | _correction(".expert_bias") | {
     **named(_MLP, router=".router.gate"),
     **named("model.layers.{i}", attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_mlp_layernorm",
             mlp_post_norm=".post_mlp_layernorm"),
+}  # fmt: skip
+_LAGUNA = QWEN | _shared("shared_expert", "shared_experts") | {
+    **_correction(".experts.e_score_correction_bias", ".gate.e_score_correction_bias"),
+    **named(_ATTENTION, attn_gate=".g_proj"),
 }  # fmt: skip
 _MINIMAX = MIXTRAL | named(router_correction="model.layers.{i}.block_sparse_moe.e_score_correction_bias")
 
@@ -171,6 +175,37 @@ def _afmoe(reader: ConfigReader) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _laguna(reader: ConfigReader) -> dict[str, Any]:
+    """Read Laguna: softplus gates of attention, heads, windows and RoPE by layer."""
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=128)
+    fields.require("moe_apply_router_weight_on_input", False, because="weights are those of outputs")
+    fields.require("moe_router_logit_softcapping", 0.0, because="router logits have no cap")
+    n_layer = sizes["n_layer"]
+    layer_types = reader.layer_types(n_layer, ["full_attention"] * n_layer)
+    heads = [sizes["n_head"]] * n_layer
+    if fields.raw("num_attention_heads_per_layer") is not None:
+        heads = fields.integers("num_attention_heads_per_layer", minimum=1)
+        if len(heads) != n_layer or any(one % sizes["n_kv_head"] for one in heads):
+            expected = f"{n_layer} multiples of num_key_value_heads, which is {sizes['n_kv_head']}"
+            raise fields.error("num_attention_heads_per_layer", expected)
+    gates = {True: "head", "per-head": "head", "per-element": "whole"}
+    if fields.raw("gating") is not None and fields.raw("gating") not in gates:
+        raise fields.unsupported("gating", "true, 'per-head' or 'per-element'")
+    turning = tuple(reader.rotation(sizes["d_head"], layer_type=one, partial=True) for one in LAYER_TYPES)
+    if len({*heads, sizes["n_head"]}) > 1:
+        sizes["n_heads"] = heads
+    return llama_like(
+        reader, sizes=sizes, bias=False, qk_norm="head", turning=turning,
+        attn_gate=gates.get(fields.raw("gating"), "head"), attn_gate_softplus=True,
+        rotations=[LAYER_TYPES.index(one) for one in layer_types],
+        router="sigmoid", router_correction=True, router_renormalize=True,
+        routed_scale=fields.number("moe_routed_scaling_factor", default=1.0),
+        d_shared_expert=fields.integer("shared_expert_intermediate_size", default=512),
+        **sparse_after(reader, n_layer, 1), **reader.windows(layer_types, default=512),
+        **mixture(reader, n_experts=256, n_chosen=8, d_expert="moe_intermediate_size", absent=512),
+    )  # fmt: skip
+
+
 def _ernie(reader: ConfigReader) -> dict[str, Any]:
     """Read ERNIE 4.5 with experts: softmax scores, corrected in the choice."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
@@ -220,6 +255,12 @@ FAMILIES = {
     "AfmoeForCausalLM": Family(
         _afmoe, _AFMOE, "afmoe", absent(2048, 6144, 32, 16, 200192, 16384),
         harmless=("load_balance_coeff", "num_expert_groups", "num_limited_groups", "use_grouped_mm"),
+    ),
+    "LagunaForCausalLM": Family(
+        _laguna, _LAGUNA, "laguna", absent(2048, 8192, 40, 48, 100352, 131072) | {"rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        }},
     ),
     "HYV3ForCausalLM": Family(
         _hy, _HY, "hy_v3", absent(4096, 13312, 80, 64, 120832, 131072), mtp=mtp.HUNYUAN,
