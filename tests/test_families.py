@@ -58,7 +58,7 @@ def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "flo
     network = make(config, attn_implementation=attention).float().eval()
     with torch.no_grad():
         buffers = [(name, buffer) for name, buffer in network.named_buffers() if buffer.is_floating_point()]
-        corrections = [(name, buffer) for name, buffer in buffers if name.endswith("bias")]
+        corrections = [(name, buffer) for name, buffer in buffers if name.endswith(("bias", "layer_scalar"))]
         for part, parameter in [*network.named_parameters(), *corrections]:
             if parameter.ndim == 1 or "norm" in part:  # norms and biases, which start as ones and zeros
                 parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -161,7 +161,8 @@ def test_mxfp4_is_that_of_transformers():
 
 COMPARED_BELOW = (
     "LamdaForCausalLM", "MiMoForCausalLM", "Gemma3ForConditionalGeneration",
-    "Lfm2VlForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration", "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
     "Mistral3ForConditionalGeneration", "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 )  # fmt: skip
@@ -170,6 +171,8 @@ COMPARED_BELOW = (
 _QWEN_VISION = {"depth": 1, "num_heads": 2, "out_hidden_size": 48, "num_position_embeddings": 4}
 SEEING = {
     "Gemma3": ("Gemma3ForCausalLM", {"mm_tokens_per_image": 4}, {}),
+    "Gemma4": ("Gemma4ForCausalLM", {}, {"head_dim": 8, "num_key_value_heads": 2}),
+    "Gemma4Unified": ("Gemma4UnifiedForCausalLM", {}, {"output_proj_dims": 48}),
     "Mistral3": ("Ministral3ForCausalLM", {}, {"model_type": "pixtral", "head_dim": 8}),
     "Lfm2Vl": ("Lfm2ForCausalLM", {}, {}),
     "Qwen3_5": ("Qwen3_5ForCausalLM", {}, _QWEN_VISION),
@@ -183,7 +186,7 @@ def test_the_decoder_of_a_model_that_sees(tmp_path, name):
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
               "image_size": 28, "patch_size": 14}  # fmt: skip
     config = getattr(transformers, f"{name}Config")(
-        text_config=CASES[decoder]().to_dict(), vision_config=vision | own, **settings
+        text_config=CASES[decoder]().to_dict() | {"pad_token_id": 0}, vision_config=vision | own, **settings
     )
     config.architectures = [f"{name}ForConditionalGeneration"]
     network = build(config, tmp_path)

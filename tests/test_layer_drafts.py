@@ -64,7 +64,10 @@ def rounds(target: Any, draft: Any, **options: Any) -> list[dict[str, Any]]:
 def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) -> Any:
     """Make the model of the first layers."""
     config = config | {"n_layer": n_layer}
-    by_layer = ["n_heads", "n_kv_heads", "d_heads", "windows", "rotations", "score_scales", "mixtures"]
+    by_layer = [
+        "n_heads", "n_kv_heads", "d_heads", "windows", "rotations", "score_scales", "mixtures",
+        "values_from_keys",
+    ]  # fmt: skip
     for name in [*by_layer, "mixers"]:
         config[name] = list(config.get(name, ()))[:n_layer]
     gone = tuple(f"layers.{i}." for i in range(n_layer, N_LAYER))

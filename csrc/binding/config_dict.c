@@ -68,6 +68,7 @@ static const field FIELDS[] = {
     {"mlp_bias", FLAG, 1, AT(mlp_bias), {0}}, {"norm_eps", FLOAT, 1, AT(norm_eps), {0}},
     {"norm_weight", FLAG, 0, AT(norm_weight), {0}}, {"norm_bias", FLAG, 0, AT(norm_bias), {0}},
     {"qk_norm_rotated", FLAG, 0, AT(qk_norm_rotated), {0}}, {"v_norm", FLAG, 0, AT(v_norm), {0}},
+    {"layer_scale", FLAG, 0, AT(layer_scale), {0}},
     {"head_bias", FLAG, 0, AT(head_bias), {0}},
     {"embedding_norm", FLAG, 0, AT(embedding_norm), {0}}, {"attn_sinks", FLAG, 0, AT(attn_sinks), {0}},
     {"output_norm", FLAG, 0, AT(output_norm), {0}},
@@ -197,9 +198,13 @@ static const struct {
     const char* of_each;
 } LAYER_FIELDS[] = {
 #define LAYER(name, member, of_each) {{name, INT, 1, offsetof(sd_layer_config, member), {0}}, of_each}
-    LAYER("n_head", n_head, "n_heads"), LAYER("n_kv_head", n_kv_head, "n_kv_heads"),
-    LAYER("d_head", d_head, "d_heads"), LAYER("sliding_window", window, "windows"),
-    LAYER(NULL, rotation, "rotations"), LAYER(NULL, mixture, "mixtures"),
+    LAYER("n_head", n_head, "n_heads"),
+    LAYER("n_kv_head", n_kv_head, "n_kv_heads"),
+    LAYER("d_head", d_head, "d_heads"),
+    LAYER("sliding_window", window, "windows"),
+    LAYER(NULL, rotation, "rotations"),
+    LAYER(NULL, mixture, "mixtures"),
+    LAYER(NULL, values_from_keys, "values_from_keys"),
 };
 
 /* The mixer of each layer, by name; attention without the list. */

@@ -83,6 +83,10 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "heads-by-layer": LLAMA
     | {"n_heads": [2, 6, 8], "n_kv_heads": [1, 2, 8], "d_heads": [40, 8, 5], "rotations": [1, 0, 2],
        "more_inv_freq": [[10000.0 ** (-i / 20) for i in range(20)], [1.0, 0.1]], "windows": [9, 0, 40]},
+    "values-from-keys-layer-scale": LLAMA
+    | {"n_heads": [4, 9, 6], "n_kv_heads": [2, 3, 6], "d_heads": [24, 8, 33], "inv_freq": [1.0, 0.1],
+       "values_from_keys": [0, 1, 1], "layer_scale": True, "v_norm": True, "qk_norm": "head",
+       "norm_position": "both", "windows": [9, 0, 40], "tied": True, "qkv_limit": 1.5, "qkv_bias": True},
     "heads-by-layer-norms-sinks-growth": LLAMA
     | {"norm": "layer", "n_heads": [2, 6, 3], "n_kv_heads": [2, 2, 1], "d_heads": [33, 8, 12],
        "qk_norm": "each_head", "v_norm": True, "attn_sinks": True, "qkv_limit": 1.5, "qkv_bias": True,
@@ -187,7 +191,7 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
         weight = rng.standard_normal(shape) * (0.15 if len(shape) == 2 else 0.5)
         if name.endswith("mixer_decay.rate"):
             weight = -np.abs(weight)
-        tensors[name] = (weight + ("norm.weight" in name)).astype(np.float32)
+        tensors[name] = (weight + name.endswith(("norm.weight", "layer_scale"))).astype(np.float32)
     return tensors
 
 

@@ -132,7 +132,9 @@ def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, 
 def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     """Draw optional fields of the canonical configuration, each with a small probability."""
     n_layer, n_head, d_head = model["n_layer"], model["n_head"], model["d_head"]
-    flags = dict.fromkeys(("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied"), (0.15, True))
+    flags = dict.fromkeys(
+        ("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied", "layer_scale"), (0.15, True)
+    )
     found = draws.fields(
         **flags, **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), (0.15, 0.3, 1.7, 5.0)),
         **dict.fromkeys(("logit_softcap", "attn_softcap", "qkv_limit"), (0.15, 0.5, 2.0, 30.0)),
@@ -147,6 +149,8 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["qk_norm_rotated"] = True
     if "attn_gate" in found:
         found["attn_gate_softplus"] = draws.chance(0.3)
+    if "attn_gate" not in found and found.get("qk_norm") != "whole" and draws.chance(0.15):
+        found["values_from_keys"] = draws.one(_each(n_layer, 0, 1))
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_position" not in found and draws.chance(0.3):
@@ -226,7 +230,7 @@ def _made(description: str) -> Model:
     tensors = {}
     for name, shape in _core.tensor_shapes(config).items():
         weight = rng.standard_normal(shape) * (d["spread"] if len(shape) == 2 else 0.5)
-        weight += "norm.weight" in name
+        weight += name.endswith(("norm.weight", "layer_scale"))
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
         if name.endswith("decay.rate"):

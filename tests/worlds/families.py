@@ -37,6 +37,7 @@ LONGROPE = {
 
 # Fields without which the defaults of a class in transformers are no model that can be read.
 GIVEN = {
+    "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "Dots1ForCausalLM": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 }
@@ -71,6 +72,11 @@ _HYBRID: dict[str, Any] = SIZES | {
 _HYBRID_EXPERTS = {
     "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
     "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+
+_GEMMA4: dict[str, Any] = SIZES | {
+    "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 9, "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
 }  # fmt: skip
 
 _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
@@ -132,6 +138,13 @@ CASES: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
+    "Gemma4ForCausalLM": _of("Gemma4TextConfig", _GEMMA4, attention_k_eq_v=True, global_head_dim=24,
+        num_global_key_value_heads=1, num_experts=None),
+    "Gemma4ForCausalLM values": _of("Gemma4TextConfig", _GEMMA4, global_head_dim=8,
+        final_logit_softcapping=3.0, layer_types=["full_attention"] * 4),
+    "Gemma4UnifiedForCausalLM": _of("Gemma4UnifiedTextConfig", _without(_GEMMA4,
+        "hidden_size_per_layer_input"), attention_k_eq_v=True, global_head_dim=16,
+        num_global_key_value_heads=3),
     "Qwen3_5ForCausalLM": _of("Qwen3_5TextConfig", _HYBRID),
     "Qwen3_5ForCausalLM tied": _of("Qwen3_5TextConfig", _HYBRID, linear_num_key_heads=3,
         linear_num_value_heads=3, linear_conv_kernel_dim=3, tie_word_embeddings=True),
@@ -364,6 +377,11 @@ _GEMMA3 = _HF | {
     },
 }  # fmt: skip
 
+_GEMMA4_TINY = _HF | {
+    "head_dim": 8, "global_head_dim": 12, "num_global_key_value_heads": 2, "attention_k_eq_v": True,
+    "sliding_window": 6, "layer_types": _MIXED,
+}  # fmt: skip
+
 _TINY_HYBRID = _HF | {
     "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
     "linear_value_head_dim": 32, "layer_types": ["linear_attention", "full_attention"],
@@ -427,6 +445,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": _HF | {"head_dim": 8, "sliding_window": 6},
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": {"text_config": _GEMMA3},
+    "Gemma4ForCausalLM": _GEMMA4_TINY | {"hidden_size_per_layer_input": 0},
+    "Gemma4ForConditionalGeneration": {"text_config": _GEMMA4_TINY | {"hidden_size_per_layer_input": 0}},
+    "Gemma4UnifiedForCausalLM": _GEMMA4_TINY,
+    "Gemma4UnifiedForConditionalGeneration": {"text_config": _GEMMA4_TINY},
     "OlmoForCausalLM": _HF | {"clip_qkv": 1.0},
     "Olmo2ForCausalLM": _HF,
     "Olmo3ForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED, "rope_parameters":
@@ -505,6 +527,7 @@ TEXT_FIELDS = {name: family.text_field for name, family in FAMILIES.items() if f
 """Field with the decoder's configuration, for models with vision."""
 MODEL_TYPES = {name: family.model_type for name, family in FAMILIES.items()} | {
     "Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma4ForConditionalGeneration": "gemma4", "Gemma4UnifiedForConditionalGeneration": "gemma4_unified",
     "Lfm2VlForConditionalGeneration": "lfm2_vl",
     "Qwen3_5ForConditionalGeneration": "qwen3_5", "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
 }  # fmt: skip

@@ -113,6 +113,15 @@ def granite(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, 
     return turned(name, array, config)
 
 
+def gemma4(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Name the layers' factors, and add those of RoPE."""
+    if name == "model.norm.weight":
+        n_pairs = config["global_head_dim"] // 2
+        turned = np.arange(n_pairs) < n_pairs // 4
+        return {name: array, "rope.freqs.weight": np.where(turned, 1, 1e30).astype(np.float32)}
+    return {f"{name}.weight" if name.endswith("layer_scalar") else name: array}
+
+
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Transpose GPT-2's Conv1D."""
     return {name: array.T if array.ndim == 2 and ".c_" in name else array}
@@ -162,6 +171,14 @@ _DEEPSEEK = _CORRECTED | {
     "expert_weights_norm": True,
     "expert_weights_scale": 2.5,
 }
+
+_GEMMA4 = {
+    "attention.head_count_kv": [1, 2], "attention.key_length": 12, "attention.value_length": 12,
+    "attention.key_length_swa": 8, "attention.value_length_swa": 8, "attention.sliding_window": 6,
+    "attention.sliding_window_pattern": [True, False], "attention.shared_kv_layers": 0,
+    "embedding_length_per_layer_input": 0, "rope.dimension_count": 12, "rope.dimension_count_swa": 8,
+    "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4,
+}  # fmt: skip
 
 CASES = {
     "llama": Case("llama", "LlamaForCausalLM", _PLAIN, change=turned),
@@ -226,6 +243,9 @@ CASES = {
     "gemma3": Case("gemma3", "Gemma3ForCausalLM", keys={"attention.sliding_window": 6,
         "attention.sliding_window_pattern": [True, False], "rope.freq_base": 1e4, "rope.freq_base_swa": 1e2,
         "rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, change=norms_plus_one),
+    "gemma4": Case("gemma4", "Gemma4ForCausalLM", keys=_GEMMA4, change=gemma4),
+    "gemma4 values": Case("gemma4", "Gemma4ForCausalLM", {"attention_k_eq_v": False}, _GEMMA4 |
+        {"attention.head_count_kv": 1}, gemma4),
     "olmo": Case("olmo", "OlmoForCausalLM", keys={"attention.clamp_kqv": 1.0}, change=turned),
     "olmo2": Case("olmo2", "Olmo2ForCausalLM"),
     "olmo3": Case("olmo2", "Olmo3ForCausalLM", keys={"attention.sliding_window": 6,

@@ -274,6 +274,7 @@ void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angl
     float* query = row + (ptrdiff_t)kv_head * group * d_head;
     float* key = row + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head;
     float* value = row + sd_values_column(own) + (ptrdiff_t)kv_head * d_head;
+    if (own->values_from_keys) memcpy(value, key, (size_t)d_head * sizeof *value);
     if (!c->qk_norm_rotated) norm_heads(model, i, kv_head, query, key);
     if (c->v_norm) k->rms_norm(d_head, value, model->ones, c->norm_eps, value);
     if (n_freq > 0) {

@@ -3,6 +3,21 @@
 #include <string.h>
 
 #include "input_sums.h"
+#include "kernels.h"
+
+/* Multiply rows of the stream by the number of a layer. */
+typedef struct scaling {
+    const sd_workspace* w;
+    float factor;
+} scaling;
+
+static void scale_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const scaling* s = argument;
+    int d = s->w->model->config.d_model;
+    float* rows = s->w->hidden + (ptrdiff_t)first * d;
+    sd_kernels_get()->scale((end - first) * d, rows, s->factor, rows);
+}
 
 /* If the halves are parallel, the second reads the stream from before the first was added. */
 void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
@@ -51,6 +66,8 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
             sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
         sd_feed_forward_run(pass, i, mlp_input);
     }
+    if (layer->scale && skipped != (SD_SKIP_ATTN | SD_SKIP_MLP))
+        sd_pass_loop_rows(pass, pass->n_rows, scale_rows, &(scaling){w, *layer->scale});
 }
 
 /* Set where each row's feature is, and collect features of another model as rows [n, width] of w->given,

@@ -30,7 +30,9 @@ static void lay_out(sd_workspace* w) {
            d_q = (size_t)sd_widest(c, sd_query_width);
     int n_projected = 0;
     for (int i = 0; i < c->n_layer; i++) {
-        int outputs = sd_qkv_outputs(c, &c->layers[i]);
+        const sd_layer_config* own = &c->layers[i];
+        int copied = sd_attends(own) && own->values_from_keys; /* values */
+        int outputs = copied ? sd_qkv_width(own) : sd_qkv_outputs(c, own);
         size_t width = (size_t)sd_mixer_width(c, &c->layers[i]);
         if (outputs > n_projected) n_projected = outputs;
         if (width > d_q) d_q = width;

@@ -156,6 +156,10 @@ static sd_status check_switches(const sd_config* c) {
               "parallel is set, expected norm_position \"before\" with it");
     REFUSE_IF(c->qk_norm_rotated && c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD,
               "qk_norm_rotated is set, expected qk_norm \"head\" or \"each_head\" with it");
+    for (int i = 0; i < c->n_layer; i++)
+        REFUSE_IF(c->layers[i].values_from_keys &&
+                      (c->attn_gate != SD_ATTN_GATE_NONE || c->qk_norm == SD_QK_NORM_WHOLE),
+                  "values_from_keys[%d] is set, expected no attn_gate and no qk_norm \"whole\" with it", i);
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
               "activation is \"silu_clamped\", expected gated and an activation_limit");
     REFUSE_IF(c->activation == SD_ACT_XIELU && (c->gated || c->experts.n > 0),

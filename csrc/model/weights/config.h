@@ -137,6 +137,7 @@ typedef struct sd_layer_config {
     int mixture;                   /* the feed-forward block is a mixture of experts */
     int input_norm;                /* normalize the attention's input, if norm_position says so */
     int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
+    int values_from_keys;          /* values are keys before their norms and rotation */
 } sd_layer_config;
 
 /* Pointers are borrowed from the creator; a model owns those of its own configuration. */
@@ -167,6 +168,7 @@ typedef struct sd_config {
     float embedding_scale; /* factor of token embeddings */
     int embedding_norm;    /* LayerNorm of the embedding */
     float residual_scale;  /* factor of a half's output before it is added to the stream */
+    int layer_scale;       /* after each layer the stream is multiplied by a number of its own */
     float logit_scale;     /* factor of the logits */
     float logit_softcap;   /* c: c · tanh(x / c) of the logits; 0: none */
     float attn_softcap;    /* the same for scaled scores */

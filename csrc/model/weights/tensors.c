@@ -40,10 +40,17 @@ static int count_roles(const sd_config* config, sd_layer_config layer, int first
     return n;
 }
 
-/* Number of tensors outside the layers; in a layer [mixer][with experts][with a norm of the mixer's input].
- * Each expert has per_expert. A layer's tensors are in the order of the roles, expert by expert. */
+/* What decides which tensors a layer of a configuration has, as bits: experts, a norm of the mixer's input,
+ * values that are keys. */
+#define N_VARIANTS 8
+static int variant_of(const sd_layer_config* layer) {
+    return (layer->mixture != 0) | (layer->input_norm != 0) << 1 | (layer->values_from_keys != 0) << 2;
+}
+
+/* Number of tensors outside the layers; in a layer [mixer][variant]. Each expert has per_expert. A layer's
+ * tensors are in the order of the roles, expert by expert. */
 typedef struct counts {
-    int outside, per_expert, per_layer[SD_N_MIXERS][2][2];
+    int outside, per_expert, per_layer[SD_N_MIXERS][N_VARIANTS];
 } counts;
 
 static counts count_tensors(const sd_config* c) {
@@ -51,16 +58,17 @@ static counts count_tensors(const sd_config* c) {
     counts n = {.per_expert = count_roles(c, layer, SD_EXPERT_GATE, SD_N_ROLES)};
     layer.mixture = 0;
     n.outside = count_roles(c, layer, 0, SD_ATTN_NORM);
-    for (int i = 0; i < 4 * SD_N_MIXERS; i++) {
-        layer.mixer = i / 4, layer.mixture = i / 2 % 2, layer.input_norm = i % 2;
-        n.per_layer[i / 4][i / 2 % 2][i % 2] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
-                                               (layer.mixture ? c->experts.n * n.per_expert : 0);
+    for (int i = 0; i < N_VARIANTS * SD_N_MIXERS; i++) {
+        layer.mixer = i / N_VARIANTS, layer.mixture = i & 1;
+        layer.input_norm = i >> 1 & 1, layer.values_from_keys = i >> 2 & 1;
+        n.per_layer[i / N_VARIANTS][i % N_VARIANTS] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
+                                                      (layer.mixture ? c->experts.n * n.per_expert : 0);
     }
     return n;
 }
 
 static int count_of(const counts* n, const sd_layer_config* layer) {
-    return n->per_layer[layer->mixer][layer->mixture != 0][layer->input_norm != 0];
+    return n->per_layer[layer->mixer][variant_of(layer)];
 }
 
 static int layer_start(const sd_config* c, const counts* n, int layer) {

@@ -12,13 +12,13 @@
     T(ROLE, name ".weight", d, 0, (there) && c->norm_weight, VECTOR(vector)) \
     T(ROLE##_BIAS, name ".bias", d, 0, (there) && c->norm_bias, VECTOR(vector##_bias))
 
-#define SD_QKV_TENSORS(T, ROLE, name, inputs, kv_inputs, there, q, kv, keys, values)                \
+#define SD_QKV_TENSORS(T, ROLE, name, inputs, kv_inputs, there, v_there, q, kv, keys, values)       \
     T(ROLE##_Q, name "_q.weight", d_q, inputs, there, MATRIX(q, all))                               \
     T(ROLE##_K, name "_k.weight", d_kv, kv_inputs, there, MATRIX(kv, keys))                         \
-    T(ROLE##_V, name "_v.weight", d_kv, kv_inputs, there, MATRIX(kv, values))                       \
+    T(ROLE##_V, name "_v.weight", d_kv, kv_inputs, v_there, MATRIX(kv, values))                     \
     T(ROLE##_Q_BIAS, name "_q.bias", d_q, 0, (there) && c->qkv_bias, VECTOR_ROWS(q##_bias, all))    \
     T(ROLE##_K_BIAS, name "_k.bias", d_kv, 0, (there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, keys)) \
-    T(ROLE##_V_BIAS, name "_v.bias", d_kv, 0, (there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, values))
+    T(ROLE##_V_BIAS, name "_v.bias", d_kv, 0, (v_there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, values))
 
 #define SD_MLP_TENSORS(T, ROLE, prefix, width, there)                                                        \
     T(ROLE##_GATE, prefix "mlp_gate.weight", width, d, (there) && c->gated, MATRIX(mlp->in, gate))           \
@@ -48,7 +48,8 @@
     T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
     /* from here on: one per layer */                                                                       \
     SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
-    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, to->qkv, to->qkv, keys, values)                \
+    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, attends && !layer->values_from_keys, to->qkv,   \
+                   to->qkv, keys, values)                                                                   \
     T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, attends && c->attn_gate,              \
       MATRIX(to->qkv, attn_gate))                                                                           \
     T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, attends && c->qk_norm,           \
@@ -75,7 +76,8 @@
     T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,            \
       TABLE(to->relative_bias))                                                                             \
     SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                          \
-    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, to->cross_q, to->cross_kv, all, cross_values)   \
+    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, crosses, to->cross_q, to->cross_kv, all,        \
+                   cross_values)                                                                            \
     T(CROSS_OUT, "cross_out.weight", d, d_q, crosses, MATRIX(to->cross_out, all))                           \
     T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))           \
     SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
@@ -83,6 +85,7 @@
     SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture)                                                           \
     T(MLP_XIELU, "mlp_xielu", 3, 0, !mixture && c->activation == SD_ACT_XIELU, VECTOR(mlp->xielu))          \
     SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
+    T(LAYER_SCALE, "layer_scale", 1, 0, c->layer_scale, VECTOR(to->scale))                                  \
     T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
     T(ROUTER_CORRECTION, "router_correction", e->n, 0, mixture && e->correction,                            \

@@ -17,6 +17,7 @@ int sd_qkv_width(const sd_layer_config* l) { return sd_values_column(l) + sd_key
 int sd_gate_column(const sd_layer_config* l) { return sd_whole_panels(sd_qkv_width(l)); }
 int sd_qkv_outputs(const sd_config* c, const sd_layer_config* l) {
     if (!sd_attends(l)) return sd_mixer_outputs(c, l);
+    if (l->values_from_keys) return sd_keys_column(l) + sd_key_width(l);
     return c->attn_gate == SD_ATTN_GATE_NONE ? sd_qkv_width(l) : sd_gate_column(l) + sd_gate_width(c, l);
 }
 int sd_cross_values_column(const sd_layer_config* l) { return sd_whole_panels(sd_key_width(l)); }
@@ -136,14 +137,14 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
     sd_matrix_part qkv[4] = {
         part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
         part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
-        part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv),
     };
-    if (gated) qkv[3] = part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated);
+    int n_parts = own->values_from_keys ? 2 : 3;
+    if (!own->values_from_keys) qkv[2] = part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv);
+    if (gated) qkv[n_parts++] = part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated);
     layer->q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm);
     layer->k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm);
     layer->sinks = take_vector(arena, own->n_head, c->attn_sinks);
-    layer->qkv =
-        sd_matrix_take_parts(arena, qkv, gated ? 4 : 3, p.layout, outputs, sd_layer_inputs(c, own), 1);
+    layer->qkv = sd_matrix_take_parts(arena, qkv, n_parts, p.layout, outputs, sd_layer_inputs(c, own), 1);
     layer->attn_out = take_matrix(arena, p, SD_ATTN_OUT, c->d_model, d_q);
     layer->qkv_bias = take_vector(arena, outputs, c->qkv_bias);
     layer->attn_out_bias = take_vector(arena, c->d_model, c->out_bias);
@@ -182,6 +183,7 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         .mlp_norm = take_vector(arena, d, own_mlp_norm),
         .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
         .mlp_post_norm = take_vector(arena, d, post),
+        .scale = take_vector(arena, 1, c->layer_scale),
         .mlp_post_norm_bias = take_vector(arena, d, post && layer_norm),
     };
     if (sd_attends(own))

@@ -25,6 +25,7 @@ typedef struct sd_layer {
     float *mlp_norm, *mlp_norm_bias, *mlp_post_norm, *mlp_post_norm_bias;
     float *q_norm, *k_norm; /* [d_head], or [heads · d_head]; NULL: none */
     float* sinks;           /* [n_head]; NULL: none */
+    float* scale;           /* [1] of the stream after the layer; NULL: none */
     sd_table relative_bias; /* [bucket rows, n_head] f32: the layer's own, or the model's */
     /* Cross-attention of a model with an encoder; vectors as above. Queries [n_head · d_head, d_model]; keys
      * and values, each from a whole panel on, [outputs, d_model of the encoder]; output [d_model, n_head ·
@@ -166,8 +167,8 @@ void sd_model_free(sd_model* model);
 /* Bytes of the weights, including its encoder's. */
 size_t sd_model_bytes(const sd_model* model);
 
-/* First columns of keys, of values and of gates in the outputs of a layer's qkv; the number of outputs up to
- * the last value, and of all. */
+/* First columns of keys, of values and of gates in a row of queries, keys and values; the number of columns
+ * up to the last value. Outputs of a layer's qkv: without values that are keys, which are copied. */
 int sd_keys_column(const sd_layer_config* layer);
 int sd_values_column(const sd_layer_config* layer);
 int sd_gate_column(const sd_layer_config* layer);

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _BY_LAYER: Final = (
-    "windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads", "mixers"
+    "windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads", "mixers",
+    "values_from_keys",
 )  # fmt: skip
 """Fields with a value for each layer."""
 
@@ -59,10 +60,14 @@ class ModelConfig(Mapping[str, Any]):
         per "head", or one per dimension ("whole"). ``attn_gate_softplus``: softplus instead of sigmoid.
     v_norm : bool
         Values have an RMSNorm without weights.
+    values_from_keys : tuple of int
+        Per layer 1 if values are the keys before their norms and rotation (Gemma 4), else 0; empty: 0.
     parallel : str
         "no", or attention and MLP read the same stream, through "one_norm" or "two_norms".
     embedding_scale, residual_scale, logit_scale : float
         Factors of embeddings, of outputs of attention and MLP, of logits.
+    layer_scale : bool
+        After each layer the stream is multiplied by a learned number of the layer.
     embedding_norm : bool
         The embedding is normalized.
     logit_softcap, attn_softcap : float
@@ -207,6 +212,8 @@ class ModelConfig(Mapping[str, Any]):
     n_mixer_key_head: int = 0
     n_mixer_value_head: int = 0
     mixer_grouped: bool = False
+    values_from_keys: tuple[int, ...] = ()
+    layer_scale: bool = False
     d_mixer_key: int = 0
     d_mixer_value: int = 0
 

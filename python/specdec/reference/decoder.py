@@ -157,6 +157,7 @@ class _Forward:
         self.d_heads = own["d_heads"] or [own["d_head"]] * n
         self.windows = own["windows"] or [own["sliding_window"]] * n
         self.rotations = own["rotations"] or [0] * n
+        self.values_from_keys = own["values_from_keys"] or [0] * n
         self.mixers = own["mixers"] or ["attention"] * n
         self.mixtures = own["mixtures"] or [own["n_experts"] > 0] * n
         self.score_scales = own["score_scales"] or [1.0 / math.sqrt(size) for size in self.d_heads]
@@ -206,7 +207,11 @@ class _Forward:
         if parallel != "one_norm":
             h = self.before(stream, f"{ours}.mlp_norm")
         y = self.mixture(h, i) if self.mixtures[i] else self.mlp(h, ours)
-        return np.where(self.passing & (i in self.skip_mlp), x, self.added(x, y, f"{ours}.mlp_post_norm"))
+        y = np.where(self.passing & (i in self.skip_mlp), x, self.added(x, y, f"{ours}.mlp_post_norm"))
+        if not self.settings["layer_scale"]:
+            return y
+        whole = self.passing & (i in self.skip_attn and i in self.skip_mlp)
+        return np.where(whole, y, y * self.tensor(f"{ours}.layer_scale"))
 
     def before(self, x: Array, name: str) -> Array:
         return self.norm(x, name) if self.settings["norm_position"] in ("before", "both") else x
@@ -228,7 +233,7 @@ class _Forward:
             q, k = self.norm(q, f"{ours}.attn_q_norm"), self.norm(k, f"{ours}.attn_k_norm")
         q = self.turned(self.heads(q, i), f"{ours}.attn_q_norm", i)
         k = self.turned(self.heads(k, i), f"{ours}.attn_k_norm", i)
-        v = self.heads(self.linear(h, f"{ours}.attn_v"), i)
+        v = self.heads(self.linear(h, f"{ours}.attn_{'k' if self.values_from_keys[i] else 'v'}"), i)
         if own["v_norm"]:
             v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + own["norm_eps"])
         if own["query_growth"]:
@@ -475,7 +480,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
     "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "mixer_grouped": False,
-    "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
+    "windows": (), "rotations": (), "score_scales": (), "mixtures": (), "values_from_keys": (),
+    "layer_scale": False,
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
     "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,

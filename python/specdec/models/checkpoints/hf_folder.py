@@ -112,7 +112,8 @@ def _check_attention(fields: Fields) -> None:
     """Refuse fields that change attention in every class; mark switches that are off as read."""
     because = "attention is causal"
     fields.require("is_causal", True, because=because)
-    fields.require("use_bidirectional_attention", False, because=because)
+    if fields.raw("use_bidirectional_attention") != "vision":  # only within images
+        fields.require("use_bidirectional_attention", False, because=because)
     fields.require("add_cross_attention", False, because="the architecture implies it")
     fields.require("pruned_heads", {}, because="layers have all of their heads")
     fields.skip_false(*_SWITCHES)

@@ -123,13 +123,13 @@ def _with_block(keys: Mapping[str, Any], n_layer: int) -> dict[str, Any]:
 
 
 def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """Return the decoder's fields of a config.json; none for other files."""
+    """Return the decoder's fields of a config.json, with defaults; none for other files."""
     file = checkpoint.path / "config.json"
     if not file.is_file():
         return {}
     family = FAMILIES[checkpoint.architecture]
     fields = read_json_object(file)
-    return fields.get(family.text_field, fields) if family.text_field else fields
+    return {**family.absent, **(fields.get(family.text_field, fields) if family.text_field else fields)}
 
 
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:

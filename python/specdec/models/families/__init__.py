@@ -14,6 +14,7 @@ from specdec.models.families import (
     encoder_decoder,
     exaone,
     fairseq,
+    gemma4,
     glm,
     gpt,
     hybrid,
@@ -31,6 +32,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     llama.FAMILIES
     | attention.FAMILIES
     | exaone.FAMILIES
+    | gemma4.FAMILIES
     | glm.FAMILIES
     | nemotron.FAMILIES
     | gpt.FAMILIES
@@ -73,7 +75,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "has biases in the norms of queries and keys": ("Persimmon",),
     "shares keys and values between layers": ("Gemma3n",),
-    "scales the residual stream after each layer": ("Gemma4",),
+    "reads keys and values of its target": ("Gemma4Assistant", "Gemma4UnifiedAssistant"),
     "has image or audio towers": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
         "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",

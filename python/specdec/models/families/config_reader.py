@@ -21,7 +21,7 @@ from specdec.models.families.rotary import (
 
 # Bounds that keep a wrong config.json from allocating memory before the weights' shapes expose it.
 _MAX_LAYERS: Final = 10_000
-_MAX_D_HEAD: Final = 65_536
+MAX_D_HEAD: Final = 65_536
 _MAX_SCALE: Final = 1e6
 _MAX_CONTEXT: Final = 1 << 20
 
@@ -104,11 +104,11 @@ class ConfigReader:
                 raise fields.error(n_kv_head, f"a divisor of {n_head}, which is {heads}")
         size = None
         if d_head is not None:
-            size = fields.integer(d_head, minimum=2, maximum=_MAX_D_HEAD, default=default_d_head)
+            size = fields.integer(d_head, minimum=2, maximum=MAX_D_HEAD, default=default_d_head)
         if size is None:
-            if width % heads or width // heads > _MAX_D_HEAD:
+            if width % heads or width // heads > MAX_D_HEAD:
                 why = " (head_dim is not given)" if d_head else ""
-                most = f"and heads of at most {_MAX_D_HEAD}"
+                most = f"and heads of at most {MAX_D_HEAD}"
                 raise fields.error(d_model, f"a multiple of {n_head}, which is {heads}{why}, {most}")
             size = width // heads
         return {

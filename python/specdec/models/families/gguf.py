@@ -83,6 +83,7 @@ _LFM2 = _TENSORS | {
     **named(_BLOCK, mixer_out=".shortconv.out_proj"),
     "mixer_conv": hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight"),
 }
+_GEMMA4 = _TENSORS | named(_BLOCK, layer_scale=".layer_output_scale.weight")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -256,6 +257,50 @@ def _gemma3(m: Metadata) -> dict[str, Any]:
     return fields
 
 
+def _gemma4(m: Metadata) -> dict[str, Any]:
+    """Return a block with heads and RoPE by type of layer."""
+    windowed = m.pattern("attention.sliding_window_pattern", m.n_layer)
+    if windowed is None:
+        raise m.error("attention.sliding_window_pattern", f"{m.n_layer} values, one per layer")
+    size = m.integer("attention.key_length_swa", default=m.d_head)
+    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
+        if m.get(key, size) != size:
+            raise m.unsupported(key, f"{size}, the size of keys")
+    types = ["sliding_attention" if flag else "full_attention" for flag in windowed]
+    values = [f"blk.{i}.attn_v.weight" in m.tensors for i, flag in enumerate(windowed) if not flag]
+    block = _rope_parameters(m, **_turned_part(m))
+    return block | {
+        "layer_types": types,
+        "sliding_window": m.get(_WINDOW),
+        "per_layer_config": {
+            str(i): {"head_dim": size if flag else m.d_head, "num_key_value_heads": n_heads}
+            for i, (flag, n_heads) in enumerate(zip(windowed, m.kv_heads(), strict=True))
+        },
+        "rope_parameters": {
+            "full_attention": block["rope_parameters"],
+            "sliding_attention": {
+                "rope_type": "default", "rope_theta": m.amount("rope.freq_base_swa", 10_000.0)
+            },
+        },
+        "attention_k_eq_v": not any(values),
+        "final_logit_softcapping": m.get("final_logit_softcapping"),
+        "num_kv_shared_layers": m.get("attention.shared_kv_layers", 0),
+        "hidden_size_per_layer_input": m.get("embedding_length_per_layer_input", 0),
+    }  # fmt: skip
+
+
+def _turned_part(m: Metadata) -> dict[str, Any]:
+    """Return proportional RoPE if the tensor of factors leaves out the last pairs."""
+    factors = m.numbers_of("rope_freqs.weight") or []
+    n_turned = sum(factor == 1.0 for factor in factors)
+    if not 0 < n_turned < len(factors) or min(factors[n_turned:]) < _NO_TURN:
+        return {}
+    fraction = n_turned / len(factors)
+    if int(fraction * 2 * len(factors) // 2) != n_turned:  # the reader multiplies and rounds down
+        fraction = math.nextafter(fraction, 2.0)
+    return {"rope_type": "proportional", "partial_rotary_factor": fraction}
+
+
 def _partly_turned(m: Metadata) -> dict[str, Any]:
     """Return a block with ``partial_rotary_factor``, whose default is below 1 in its readers."""
     return {"partial_rotary_factor": 1.0} | _block(m)
@@ -337,6 +382,7 @@ WrittenRows = dict[str, str | Callable[[Config, Fields], Any]]
 """Key to the canonical field, written unless 0, or to a function that returns the value or None."""
 
 _ROUNDED: Final = 7  # digits of a computed RoPE base
+_NO_TURN: Final = 1e30  # factor of frequencies that are 0
 
 
 def _sizes(config: Config, fields: Fields) -> Keys:
@@ -404,9 +450,8 @@ def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Arra
     plain = rotary_frequencies(size, base)
     if plain == config["inv_freq"]:
         return found, {}
-    with np.errstate(divide="ignore"):  # pairs without rotation
-        factors = np.asarray(plain) / np.asarray(config["inv_freq"])
-    return found, {"rope_freqs.weight": factors.astype(np.float32)}
+    factors = [a / b if b else _NO_TURN for a, b in zip(plain, config["inv_freq"], strict=True)]
+    return found, {"rope_freqs.weight": np.array(factors, np.float32)}
 
 
 def _attention_factor(config: Config) -> float:
@@ -492,8 +537,15 @@ def _start(config: Config, fields: Fields) -> int | None:
 
 
 def _local_base(config: Config, fields: Fields) -> float | None:
-    local = config.get("more_inv_freq")
-    return _base_of(local[0], fields.get("rope_local_base_freq"), 10_000.0) if local else None
+    local, rope = config.get("more_inv_freq"), fields.get("rope_parameters") or {}
+    named = [rope.get("sliding_attention", {}).get("rope_theta"), fields.get("rope_local_base_freq")]
+    return _base_of(local[0], *named, 10_000.0) if local else None
+
+
+def _of_windows(config: Config, fields: Fields) -> int:
+    """Return the head size of layers with a window."""
+    sizes = dict(zip(config["windows"], config.get("d_heads", ()), strict=False))
+    return int(next((size for window, size in sizes.items() if window), config["d_head"]))
 
 
 def _t5_architecture(m: Metadata) -> str:
@@ -653,6 +705,12 @@ _CAPPED: WrittenRows = _WINDOWED | {
 _GEMMA3_KEYS: WrittenRows = _CAPPED | {
     "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
 }  # fmt: skip
+_GEMMA4_KEYS: WrittenRows = _GEMMA3_KEYS | {
+    "attention.head_count_kv": lambda config, _: config.get("n_kv_heads") or config["n_kv_head"],
+    "attention.key_length_swa": _of_windows, "attention.value_length_swa": _of_windows,
+    "rope.dimension_count_swa": _of_windows, "attention.shared_kv_layers": lambda *_: 0,
+    "embedding_length_per_layer_input": lambda *_: 0,
+}  # fmt: skip
 _GRANITE_KEYS: WrittenRows = {
     "attention.scale": lambda config, _: config["score_scales"][0], "embedding_scale": "embedding_scale",
     "residual_scale": "residual_scale", "logit_scale": lambda config, _: 1.0 / config["logit_scale"],
@@ -746,6 +804,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gemma": Architecture("GemmaForCausalLM"),
     "gemma2": Architecture("Gemma2ForCausalLM", (_block, _GEMMA, _windows), written=_CAPPED),
     "gemma3": Architecture("Gemma3ForCausalLM", (_block, _GEMMA, _windows, _gemma3), written=_GEMMA3_KEYS),
+    "gemma4": Architecture(
+        "Gemma4ForCausalLM", (_gemma4,), _GEMMA4, _GEMMA4_KEYS, also=(
+            "Gemma4ForConditionalGeneration", "Gemma4UnifiedForCausalLM",
+            "Gemma4UnifiedForConditionalGeneration",
+        ),
+    ),
     "olmo": Architecture("OlmoForCausalLM", (_block, _CLIPPED), _TURNED, _CLAMPED),
     "olmo2": Architecture(
         "Olmo2ForCausalLM", (_block, _windows), also=("Olmo3ForCausalLM",),
@@ -814,7 +878,7 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
         factors = metadata.numbers_of("rope_freqs.weight", len(config["inv_freq"]))
         if factors is not None:
             pairs = zip(config["inv_freq"], factors, strict=True)
-            config["inv_freq"] = [frequency / factor for frequency, factor in pairs]
+            config["inv_freq"] = [a / b if b < _NO_TURN else 0.0 for a, b in pairs]
     return config
 
 

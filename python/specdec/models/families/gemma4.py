@@ -1,0 +1,122 @@
+"""Gemma 4: heads, windows and RoPE by layer, values that are keys, factors of the stream after layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from specdec.models.families.config_reader import MAX_D_HEAD, ConfigReader
+from specdec.models.families.family import SEEING, Family, absent, named
+from specdec.models.families.llama import LLAMA, llama_like
+
+_LAYER = "model.layers.{i}"
+
+_TENSORS = LLAMA | named(
+    _LAYER, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
+    mlp_post_norm=".post_feedforward_layernorm", layer_scale=".layer_scalar",
+)  # fmt: skip
+
+_FULL = "full_attention"
+
+
+def _heads(
+    reader: ConfigReader, sizes: dict[str, Any], layer_types: Sequence[str], *, k_eq_v: bool
+) -> list[tuple[int, int]]:
+    """Return KV heads and head size of each layer; those of full attention have their own."""
+    fields, all_layers = reader.fields, (sizes["n_kv_head"], sizes["d_head"])
+    if not fields.has("per_layer_config"):
+        name = "num_global_key_value_heads"
+        own = fields.raw(name) is not None and k_eq_v
+        full = reader.sizes(
+            n_kv_head=name if own else "num_key_value_heads", absent_kv_head=4, d_head="global_head_dim",
+            default_d_head=512,
+        )  # fmt: skip
+        of_full = full["n_kv_head"], full["d_head"]
+        return [of_full if layer_type == _FULL else all_layers for layer_type in layer_types]
+    # As transformers writes it, which then ignores these.
+    fields.skip("num_global_key_value_heads", "global_head_dim")
+    given = fields.object("per_layer_config") or fields.empty("per_layer_config")
+    names = {int(name): name for name in given.as_dict() if name.isdecimal()}  # such as "05"
+    none = given.empty("")
+    of_each = [given.object(names.get(i, "")) or none for i in range(len(layer_types))]
+    found = [
+        (
+            one.integer("num_key_value_heads", default=all_layers[0]),
+            one.integer("head_dim", minimum=2, maximum=MAX_D_HEAD, default=all_layers[1]),
+        )
+        for one in of_each
+    ]
+    if unknown := given.unread():
+        raise fields.unsupported("per_layer_config", f"num_key_value_heads or head_dim, not {unknown[0]}")
+    if len({*zip(layer_types, found, strict=True)}) > len({*layer_types}):
+        raise fields.unsupported("per_layer_config", "the same heads in all layers of a type")
+    return found
+
+
+def _without_shared_layers(reader: ConfigReader) -> None:
+    """Refuse what only Gemma 4 E2B and E4B have."""
+    fields = reader.fields
+    fields.require("num_kv_shared_layers", 0, because="each layer has keys and values of its own")
+    if fields.raw("hidden_size_per_layer_input"):
+        expected = "0 (256 if absent): layers have no embeddings of their own"
+        raise fields.unsupported("hidden_size_per_layer_input", expected)
+    fields.require("enable_moe_block", False, because="layers have no experts")
+    fields.skip("use_double_wide_mlp")  # of layers with shared keys and values
+    fields.skip("vocab_size_per_layer_input")
+    fields.skip("moe_intermediate_size", "num_experts", "top_k_experts")
+
+
+def _gemma4(reader: ConfigReader, *, window: int = 512) -> dict[str, Any]:
+    """Read Gemma 4; the last layer always has full attention."""
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=4, default_d_head=256)
+    _without_shared_layers(reader)
+    n_layer = sizes["n_layer"]
+    layer_types = [*reader.layer_types(n_layer, 6)[:-1], _FULL]
+    k_eq_v = fields.boolean("attention_k_eq_v", default=False)
+    heads = _heads(reader, sizes, layer_types, k_eq_v=k_eq_v)
+    n_kv_heads, d_heads = zip(*heads, strict=True)
+    sizes |= {"n_kv_head": n_kv_heads[-1], "d_head": d_heads[-1]}
+    if len({*heads}) > 1:
+        sizes |= {"n_heads": [sizes["n_head"]] * n_layer, "n_kv_heads": [*n_kv_heads], "d_heads": [*d_heads]}
+    turning = [reader.rotation(d_heads[-1], layer_type=_FULL, theta=1_000_000.0)]
+    if "sliding_attention" in layer_types:
+        d_head = d_heads[layer_types.index("sliding_attention")]
+        turning.append(reader.rotation(d_head, layer_type="sliding_attention", scaled=False))
+    return llama_like(
+        reader, sizes=sizes, tied=True, bias=False, embedding_scale=math.sqrt(sizes["d_model"]),
+        turning=tuple(turning),
+        rotations=[int(layer_type != _FULL) for layer_type in layer_types],
+        activation=reader.activation("hidden_activation", "gelu_pytorch_tanh"),
+        norm_position="both", qk_norm="head", v_norm=True, score_scales=[1.0] * n_layer, layer_scale=True,
+        values_from_keys=[int(k_eq_v and layer_type == _FULL) for layer_type in layer_types],
+        logit_softcap=reader.optional_number("final_logit_softcapping"),
+        **reader.windows(layer_types, default=window),
+    )  # fmt: skip
+
+
+_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    _FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+}
+_UNIFIED_ABSENT = absent(2304, 9216, 30, 8, 262144, 262144) | {"rope_parameters": _ROPE}
+_ABSENT = _UNIFIED_ABSENT | {"max_position_embeddings": 131072, "hidden_size_per_layer_input": 256}
+_SEEING = SEEING | {
+    "left_out": (
+        "model.audio_tower.", "model.embed_audio.", "model.embed_vision.", "model.vision_embedder.",
+        "model.vision_tower.",
+    ),
+    "harmless": (
+        *SEEING["harmless"], "audio_config", "audio_token_id", "boa_token_id", "eoa_token_id",
+        "eoa_token_index", "video_token_id", "vision_soft_tokens_per_image",
+    ),
+}  # fmt: skip
+_unified = partial(_gemma4, window=1024)
+
+FAMILIES = {
+    "Gemma4ForCausalLM": Family(_gemma4, _TENSORS, "gemma4_text", _ABSENT),
+    "Gemma4ForConditionalGeneration": Family(_gemma4, _TENSORS, "", _ABSENT, **_SEEING),
+    "Gemma4UnifiedForCausalLM": Family(_unified, _TENSORS, "gemma4_unified_text", _UNIFIED_ABSENT),
+    "Gemma4UnifiedForConditionalGeneration": Family(_unified, _TENSORS, "", _UNIFIED_ABSENT, **_SEEING),
+}
