@@ -118,7 +118,7 @@ def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description
         sizes |= {"num_key_value_heads": 1, "head_dim": draws.one(2, 4, 10), "max_position_embeddings": 8}
         found: Description = {"dtype": dtype, "sizes": sizes, "options": {"own_embedding": draws.chance(0.5)}}
         if draws.chance(0.4):
-            return found | {"first": True, "head_tokens": tokens}
+            return found | {"first": True, "head_tokens": tokens, "mtp": draws.chance(0.6)}
         if draws.chance(0.3):
             sizes["hidden_size"] = draws.randint(3, 40)
         flags = [name for name in ("norm_before_residual", "norm_output") if draws.chance(0.5)]
@@ -199,6 +199,9 @@ def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
     """Build a draft with random weights: Eagle, Heads, LookAheadEmbeddings or Recurrent."""
     seed = d["seed"]
     if kind == "eagle":
+        if d.get("mtp") and eagles.may_have_mtp(target.config):
+            how: Any = {"tree": tree, "dtype": d["dtype"], "head_tokens": d.get("head_tokens")}
+            return eagles.random_mtp(target, seed, **how, normed_feedback=seed % 2 == 0)
         make = eagles.eagle1 if d.get("first") else eagles.eagle3
         with tempfile.TemporaryDirectory() as folder:
             path = make(target, seed=seed, **d["options"], **d["sizes"]).write(Path(folder))

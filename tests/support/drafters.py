@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import _core, drafts
-from worlds.eagles import eagle_for
+from worlds.eagles import eagle_for, may_have_mtp, random_mtp
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 from worlds.vocabularies import Renumbered
 
@@ -213,6 +213,7 @@ CHAINS: dict[str, Make] = {
     "through text": lambda w: Renumbered(w.draft, text="text"),
     "other vocabulary, measured": lambda w: Renumbered(w.draft, text="measured"),
     "eagle 3": lambda w: eagle_for(w.target, "reduced"),  # an Eagle of some of the tokens
+    "mtp": lambda w: random_mtp(w.target) if may_have_mtp(w.target.config) else eagle_for(w.target, "eagle1"),
     "eagle 1 with half of the head": lambda w: eagle_for(w.target, "eagle1 with half of the head"),
     "three models deep": drafted_by(drafted_by(in_tree(drafts.ParallelChains(2)), gamma=3)),
 }

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from specdec import drafts
+from specdec import _core, drafts
+from specdec.drafts.learned.eagle.published import PublishedDraft
 from specdec.models.families import FAMILIES
-from specdec.models.families.mtp import LAYOUTS
+from specdec.models.families.mtp import LAYOUTS, block_config
 from worlds.folders import llama_config, llama_tensors, write_hf
 from worlds.gguf_files import Case
 
@@ -249,6 +250,30 @@ def as_draft(
     fields, flags = dict(config) | {"num_hidden_layers": 1}, {"features_first": features_first}
     flags["norm_output"] = True
     return EagleFolder("mtp", target, fields, block, (target.config.n_layer + 1,), flags)
+
+
+def may_have_mtp(config: specdec.ModelConfig) -> bool:
+    """Whether a target's layers can read features, as those of an MTP block do."""
+    plain = {"norm": "rms", "norm_position": "before", "parallel": "no", "norm_weight": True, "encoder": None}
+    attends = not config.mixers or "attention" in config.mixers
+    is_plain = all(config[name] == value for name, value in plain.items())
+    return is_plain and attends and config.position != "learned" and not config.embedding_norm
+
+
+def random_mtp(
+    target: specdec.Model, seed: int = 0, *, tree: Any = None, dtype: Any = None, head_tokens: Any = None,
+    normed_feedback: bool = True,
+) -> drafts.MTP:  # fmt: skip
+    """A random block for a target, which needs no files."""
+    config = block_config(LAYOUTS["Qwen"], target.config)
+    tensors = random(np.random.default_rng(seed), _core.tensor_shapes(config))
+    published = PublishedDraft(
+        target.path, "MTP", config, lambda: ((name, array, "f32") for name, array in tensors.items()),
+        dtype or "f32", (), (target.config.n_layer + 1,), None, normed_feedback,
+    )  # fmt: skip
+    draft = object.__new__(drafts.MTP)
+    draft._take(published, target, tree, None, head_tokens, 1)
+    return draft
 
 
 # --------------------------------------------------------------------------------- forward of the papers
