@@ -385,6 +385,7 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(raise_tiles);
     SET(fade);
     SET(weigh_tiles);
+    SET(all_finite);
     SET(argmax);
     SET(weigh);
     SET(mass);

@@ -259,6 +259,8 @@ typedef struct sd_kernels {
      * Sums add element i to one of 8 lanes, lane i % 8, i ascending, then ((0+4)+(2+6)) +
      * ((1+5)+(3+7)). All pointers borrowed, rows [n], n ≥ 1. */
 
+    /* Are all x f32 finite? n may be 0. */
+    int (*all_finite)(int n, const float* x);
     /* Index of the largest of x f32, the lowest on ties. */
     int32_t (*argmax)(int n, const float* x);
     /* weights = exp((x − shift) · factor), computed in f32 and widened; returns their sum. x f32. */
@@ -267,9 +269,10 @@ typedef struct sd_kernels {
     double (*mass)(int n, const double* weights);
     /* Σ min(a · a_factor, b · b_factor). */
     double (*overlap)(int n, const double* a, double a_factor, const double* b, double b_factor);
-    /* left = max(0, a · a_factor − b · b_factor), which may be a or b; returns its sum. */
-    double (*residual)(int n, const double* a, double a_factor, const double* b, double b_factor,
-                       double* left);
+    /* Σ max(0, a · (scale · a_factor) − b · b_factor), whose terms go to left [n], which may be a or b, unless
+     * it is NULL. *overlap is that of `overlap`, in the same order. */
+    double (*residual)(int n, const double* a, double a_factor, double scale, const double* b,
+                       double b_factor, double* left, double* overlap);
     /* Copy the weights in [low, high) to `inside` [n], in order; returns their count. `inside`
      * may be `weights`. sums[0] and sums[1]: the sums of the weights ≥ high and ≥ low, each rounded
      * to a multiple of the spacing of doubles at `grid`, or counted as 1 if grid is 0. The caller

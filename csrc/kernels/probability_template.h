@@ -66,6 +66,15 @@ static int32_t NAME(argmax)(int n, const float* x) {
     return i;
 }
 
+static int NAME(all_finite)(int n, const float* x) {
+    vec sum = v_set1(0.0f);
+    FOR_EACH_16(n, i, m) {
+        vec v = LOAD(x, i, m);
+        sum = v_add(sum, v_sub(v, v)); /* NaN unless v is finite */
+    }
+    return tree_sum(sum) == 0.0f;
+}
+
 static double NAME(weigh)(int n, const float* x, float shift, float factor, double* weights) {
     dvec sum = d_set1(0.0);
     int i = 0;
@@ -102,14 +111,18 @@ static double NAME(overlap)(int n, const double* a, double a_factor, const doubl
     return d_tree_sum(sum);
 }
 
-static double NAME(residual)(int n, const double* a, double a_factor, const double* b, double b_factor,
-                             double* left) {
-    dvec sum = d_set1(0.0), zero = sum, fa = d_set1(a_factor), fb = d_set1(b_factor);
+static double NAME(residual)(int n, const double* a, double a_factor, double scale, const double* b,
+                             double b_factor, double* left, double* overlap) {
+    dvec sum = d_set1(0.0), zero = sum, shared = sum;
+    dvec fa = d_set1(a_factor), fs = d_set1(scale * a_factor), fb = d_set1(b_factor);
     FOR_EACH_8(n, i, m) {
-        dvec v = d_max(d_sub(d_mul(D_LOAD(a, i, m), fa), d_mul(D_LOAD(b, i, m), fb)), zero);
-        D_STORE(left, i, m, v);
+        dvec x = D_LOAD(a, i, m), y = d_mul(D_LOAD(b, i, m), fb);
+        dvec v = d_max(d_sub(d_mul(x, fs), y), zero);
+        if (left) D_STORE(left, i, m, v);
         sum = d_add(sum, v);
+        shared = d_add(shared, d_min(d_mul(x, fa), y));
     }
+    *overlap = d_tree_sum(shared);
     return d_tree_sum(sum);
 }
 

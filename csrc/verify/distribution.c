@@ -237,9 +237,11 @@ int32_t sd_coupled_token(const sd_distribution* d, sd_stream stream, uint32_t po
 }
 
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
-                   double* left, sd_distribution* rest) {
+                   double* left, sd_distribution* rest, double* overlap) {
     const sd_kernels* k = sd_kernels_get();
-    *rest = *target;
+    int one_point = target->point >= 0 || draft->point >= 0;
+    if (rest) *rest = *target;
+    if (overlap && one_point) *overlap = sd_overlap(target, 1.0, draft, n_vocab);
     /* the residual of a point mass is on the same token */
     if (target->point >= 0) return fmax(0.0, scale - sd_prob(draft, target->point));
     double factor = scale * target->factor, mass, sum;
@@ -249,10 +251,15 @@ double sd_residual(const sd_distribution* target, double scale, const sd_distrib
         mass = k->mass(n_vocab, left);
         sum = mass * factor;
     } else {
-        sum = mass = k->residual(n_vocab, target->weights, factor, draft->weights, draft->factor, left);
+        double shared;
+        sum = mass = k->residual(n_vocab, target->weights, target->factor, scale, draft->weights,
+                                 draft->factor, rest ? left : NULL, &shared);
+        if (overlap) *overlap = fmin(shared, 1.0);
     }
     if (!(mass > 0.0 && isfinite(1.0 / mass))) return 0.0;
-    rest->weights = left;
-    set_mass(rest, mass);
+    if (rest) {
+        rest->weights = left;
+        set_mass(rest, mass);
+    }
     return sum;
 }

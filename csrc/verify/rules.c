@@ -36,7 +36,7 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
         /* overwrite neither the caller's target nor the residual being read */
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
-        double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest);
+        double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest, NULL);
         /* `rest` is normalized; with lenience its mass is the residual's over the probability of a
          * rejection */
         if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);

@@ -118,21 +118,30 @@ static sd_status visit(walk* w, int node) {
     sd_distribution left;
     sd_status status = target_after(w, row, &left);
     if (status != SD_OK) return status;
-    w->betas[row] = n > 1 ? OUTCOME : sd_overlap(&left, 1.0, &q->tree->drawn_from[children[0]], q->n_vocab);
+    double beta = OUTCOME;
     int ends = 1;
     for (int i = 0; i < n; i++) {
         int child = children[i];
+        const sd_distribution* draft = &q->tree->drawn_from[child];
         double chance = try_child(w, child, p, &left);
         if (chance > 0.0) children[n_open++] = child;
         /* not if the child gives the output for certain, or if the chance left cannot exceed u */
         ends = chance != 1.0 && (node == 0 || i < n - 1 || u < p);
-        if (!ends) break;
-        sd_distribution rest;
+        if (!ends) {
+            if (n == 1) beta = sd_overlap(&left, 1.0, draft, q->n_vocab);
+            break;
+        }
+        sd_distribution rest = left;
         double* weights = w->of_row[left.weights == w->of_row[0]];
-        double mass = sd_residual(&left, p, &q->tree->drawn_from[child], q->n_vocab, weights, &rest);
-        p = mass + (1.0 - p) > 0.0 ? mass / (mass + (1.0 - p)) : 1.0;
+        int is_last = i == n - 1 && node > 0; /* then what is left is rarely needed */
+        double mass =
+            sd_residual(&left, p, draft, q->n_vocab, weights, is_last ? NULL : &rest, n == 1 ? &beta : NULL);
+        double after = mass + (1.0 - p) > 0.0 ? mass / (mass + (1.0 - p)) : 1.0;
+        if (is_last && u < after) sd_residual(&left, p, draft, q->n_vocab, weights, &rest, NULL);
+        p = after;
         left = rest;
     }
+    w->betas[row] = beta;
     for (int a = 0, b = n_open - 1; a < b; a++, b--) { /* the first one is visited first */
         int32_t first = children[a];
         children[a] = children[b];

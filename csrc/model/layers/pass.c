@@ -240,12 +240,4 @@ void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bi
     if (norm.weight) sd_pass_add_update(pass, norm);
 }
 
-int sd_all_finite(const float* x, int n) {
-    uint32_t found = 0; /* the sign bit is set by an exponent of all ones */
-    for (int i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        found |= (bits & 0x7fffffffu) + 0x00800000u;
-    }
-    return !(found >> 31);
-}
+int sd_all_finite(const float* x, int n) { return sd_kernels_get()->all_finite(n, x); }
