@@ -389,7 +389,6 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(argmax);
     SET(weigh);
     SET(mass);
-    SET(overlap);
     SET(residual);
     SET(split);
     SET(cut);

@@ -104,13 +104,6 @@ static double NAME(mass)(int n, const double* weights) {
     return d_tree_sum(sum);
 }
 
-static double NAME(overlap)(int n, const double* a, double a_factor, const double* b, double b_factor) {
-    dvec sum = d_set1(0.0), fa = d_set1(a_factor), fb = d_set1(b_factor);
-    FOR_EACH_8(n, i, m)
-    sum = d_add(sum, d_min(d_mul(D_LOAD(a, i, m), fa), d_mul(D_LOAD(b, i, m), fb)));
-    return d_tree_sum(sum);
-}
-
 static double NAME(residual)(int n, const double* a, double a_factor, double scale, const double* b,
                              double b_factor, double* left, double* overlap) {
     dvec sum = d_set1(0.0), zero = sum, shared = sum;

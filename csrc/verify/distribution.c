@@ -160,9 +160,10 @@ int32_t sd_most_probable(const sd_distribution* d, int n_vocab) {
 double sd_overlap(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab) {
     if (target->point >= 0) return fmin(scale, sd_prob(draft, target->point));
     if (draft->point >= 0) return fmin(scale * sd_prob(target, draft->point), 1.0);
-    double factor = scale * target->factor;
-    return fmin(sd_kernels_get()->overlap(n_vocab, target->weights, factor, draft->weights, draft->factor),
-                1.0);
+    double overlap;
+    sd_kernels_get()->residual(n_vocab, target->weights, scale * target->factor, 1.0, draft->weights,
+                               draft->factor, NULL, &overlap);
+    return fmin(overlap, 1.0);
 }
 
 /* The cumulative sum skips whole blocks at the speed of a sum; only one block is walked. */
@@ -239,9 +240,10 @@ int32_t sd_coupled_token(const sd_distribution* d, sd_stream stream, uint32_t po
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest, double* overlap) {
     const sd_kernels* k = sd_kernels_get();
-    int one_point = target->point >= 0 || draft->point >= 0;
-    if (rest) *rest = *target;
-    if (overlap && one_point) *overlap = sd_overlap(target, 1.0, draft, n_vocab);
+    sd_distribution unused;
+    double* stored = rest ? left : NULL;
+    *(rest = rest ? rest : &unused) = *target;
+    if (target->point >= 0 || draft->point >= 0) *overlap = sd_overlap(target, 1.0, draft, n_vocab);
     /* the residual of a point mass is on the same token */
     if (target->point >= 0) return fmax(0.0, scale - sd_prob(draft, target->point));
     double factor = scale * target->factor, mass, sum;
@@ -251,15 +253,12 @@ double sd_residual(const sd_distribution* target, double scale, const sd_distrib
         mass = k->mass(n_vocab, left);
         sum = mass * factor;
     } else {
-        double shared;
         sum = mass = k->residual(n_vocab, target->weights, target->factor, scale, draft->weights,
-                                 draft->factor, rest ? left : NULL, &shared);
-        if (overlap) *overlap = fmin(shared, 1.0);
+                                 draft->factor, stored, overlap);
+        *overlap = fmin(*overlap, 1.0);
     }
     if (!(mass > 0.0 && isfinite(1.0 / mass))) return 0.0;
-    if (rest) {
-        rest->weights = left;
-        set_mass(rest, mass);
-    }
+    rest->weights = left;
+    set_mass(rest, mass);
     return sum;
 }

@@ -59,7 +59,6 @@ int sd_race_order(const sd_distribution* distribution, int n_vocab, const double
 /* Set *rest to max(0, scale · target − draft), normalized. Its weights go to left [n_vocab], which must not
  * be the weights of either input. They are not normalized: multiply by rest->factor. Returns the mass before
  * normalization, in units of probability. If it is 0 (equal distributions up to rounding), *rest is the
- * target. rest NULL: only the mass is wanted, and left is scratch. Sets *overlap to sd_overlap with scale 1
- * unless it is NULL. */
+ * target. rest NULL: only the mass is wanted, and left is scratch. *overlap is sd_overlap with scale 1. */
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest, double* overlap);

@@ -32,11 +32,10 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
     for (int i = 0; i < row->n_draft_tokens; i++) {
         if (accepts(row, i, &left, 1.0)) return i;
         const sd_distribution* draft = drawn_from(row, i);
-        double accepted = q->lenience < 1.0 ? sd_overlap(&left, 1.0, draft, q->n_vocab) : 0.0;
         /* overwrite neither the caller's target nor the residual being read */
         double* weights = left.weights == q->residual ? q->residual + q->n_vocab : q->residual;
         sd_distribution rest;
-        double mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest, NULL);
+        double accepted, mass = sd_residual(&left, 1.0, draft, q->n_vocab, weights, &rest, &accepted);
         /* `rest` is normalized; with lenience its mass is the residual's over the probability of a
          * rejection */
         if (q->lenience < 1.0 && mass > 0.0 && accepted < 1.0) rest.factor *= mass / (1.0 - accepted);

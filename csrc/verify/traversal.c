@@ -33,11 +33,6 @@ typedef struct walk {
         *of_row[2]; /* [n_vocab] each: weights of `after_end`, and of the row being visited */
 } walk;
 
-/* Is the draft token of a node the only one its draft could give? */
-static int is_deterministic(const sd_tree* tree, int node) {
-    return sd_prob(&tree->drawn_from[node], tree->tokens[node]) == 1.0;
-}
-
 /* Mark each row as a leaf, as having only deterministic draft tokens (probability 1) below it, or as having
  * sampled ones. */
 static void look_below(walk* w) {
@@ -45,8 +40,9 @@ static void look_below(walk* w) {
     for (int i = 0; i < tree->n_nodes; i++) w->chances[i] = LEAF;
     for (int i = tree->n_nodes - 1; i > 0; i--) {
         double* above = &w->chances[w->rows[tree->parents[i]]];
-        double below =
-            is_deterministic(tree, i) && w->chances[w->rows[i]] != SAMPLED ? DETERMINISTIC : SAMPLED;
+        int sampled =
+            w->chances[w->rows[i]] == SAMPLED || sd_prob(&tree->drawn_from[i], tree->tokens[i]) != 1.0;
+        double below = sampled ? SAMPLED : DETERMINISTIC;
         *above = below < *above ? below : *above;
     }
 }
@@ -116,9 +112,8 @@ static sd_status visit(walk* w, int node) {
         return SD_OK;
     }
     sd_distribution left;
-    sd_status status = target_after(w, row, &left);
-    if (status != SD_OK) return status;
-    double beta = OUTCOME;
+    SD_TRY(target_after(w, row, &left));
+    double* beta = &w->betas[row];
     int ends = 1;
     for (int i = 0; i < n; i++) {
         int child = children[i];
@@ -127,21 +122,18 @@ static sd_status visit(walk* w, int node) {
         if (chance > 0.0) children[n_open++] = child;
         /* not if the child gives the output for certain, or if the chance left cannot exceed u */
         ends = chance != 1.0 && (node == 0 || i < n - 1 || u < p);
-        if (!ends) {
-            if (n == 1) beta = sd_overlap(&left, 1.0, draft, q->n_vocab);
-            break;
-        }
+        if (!ends && n == 1) *beta = sd_overlap(&left, 1.0, draft, q->n_vocab);
+        if (!ends) break;
         sd_distribution rest = left;
         double* weights = w->of_row[left.weights == w->of_row[0]];
         int is_last = i == n - 1 && node > 0; /* then what is left is rarely needed */
-        double mass =
-            sd_residual(&left, p, draft, q->n_vocab, weights, is_last ? NULL : &rest, n == 1 ? &beta : NULL);
+        double mass = sd_residual(&left, p, draft, q->n_vocab, weights, is_last ? NULL : &rest, beta);
         double after = mass + (1.0 - p) > 0.0 ? mass / (mass + (1.0 - p)) : 1.0;
-        if (is_last && u < after) sd_residual(&left, p, draft, q->n_vocab, weights, &rest, NULL);
+        if (is_last && u < after) sd_residual(&left, p, draft, q->n_vocab, weights, &rest, beta);
         p = after;
         left = rest;
     }
-    w->betas[row] = beta;
+    if (n > 1) *beta = OUTCOME;
     for (int a = 0, b = n_open - 1; a < b; a++, b--) { /* the first one is visited first */
         int32_t first = children[a];
         children[a] = children[b];
@@ -172,18 +164,19 @@ static void write_path(const walk* w, sd_verdict* verdict) {
 
 sd_status sd_verify_traversal(const sd_verify_input* q, sd_verdict* verdict) {
     ptrdiff_t n = q->tree->n_nodes, n_vocab = q->n_vocab;
-    walk w = {.input = q, .rows = q->nodes, .waiting = q->nodes + n, .n_waiting = 1};
-    w.chances = q->chances;
-    w.betas = verdict->betas;
-    w.of_after_end = q->residual;
-    for (int i = 0; i < 2; i++) w.of_row[i] = q->residual + (i + 1) * n_vocab;
+    walk w = {.input = q,
+              .rows = q->nodes,
+              .waiting = q->nodes + n,
+              .n_waiting = 1,
+              .chances = q->chances,
+              .betas = verdict->betas,
+              .of_after_end = q->residual,
+              .of_row = {q->residual + n_vocab, q->residual + 2 * n_vocab}};
     sd_tree_number_rows(q->tree, w.rows);
     look_below(&w);
     w.waiting[0] = 0;
-    sd_status status = SD_OK;
-    while (status == SD_OK && w.n_waiting > 0) status = visit(&w, w.waiting[--w.n_waiting]);
-    if (status == SD_OK && w.ends_at_leaf) status = target_after(&w, w.rows[w.end], &w.after_end);
-    if (status != SD_OK) return status;
+    while (w.n_waiting > 0) SD_TRY(visit(&w, w.waiting[--w.n_waiting]));
+    if (w.ends_at_leaf) SD_TRY(target_after(&w, w.rows[w.end], &w.after_end));
     write_path(&w, verdict);
     verdict->token = sd_sample(&w.after_end, q->n_vocab, q->uniforms[n]);
     return SD_OK;

@@ -120,8 +120,7 @@ sd_status sd_verify(const sd_verify_input* q, sd_verdict* verdict) {
     for (int first = 0;; first = row.node) {
         int32_t depth = verdict->n_path + 1;
         row.n_draft_tokens = collect_draft_nodes(q, level, depth, first, draft_nodes);
-        sd_status status = q->target_after(q->context, row.node, &row.target);
-        if (status != SD_OK) return status;
+        SD_TRY(q->target_after(q->context, row.node, &row.target));
         int accepted = RULES[q->rule].judge(&row, &verdict->token);
         if (row.n_draft_tokens > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
         if (accepted == row.n_draft_tokens) break;

@@ -239,5 +239,3 @@ void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bi
     sd_pass_multiply(pass, product);
     if (norm.weight) sd_pass_add_update(pass, norm);
 }
-
-int sd_all_finite(const float* x, int n) { return sd_kernels_get()->all_finite(n, x); }

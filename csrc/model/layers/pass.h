@@ -89,7 +89,7 @@ void sd_pass_run(sd_pass* pass, double n_multiplications, int n, int grain, sd_w
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument);
 
 /* Are all of x [n] finite? */
-int sd_all_finite(const float* x, int n);
+static inline int sd_all_finite(const float* x, int n) { return sd_kernels_get()->all_finite(n, x); }
 
 /* y += bias for all rows of n columns; bias NULL: nothing happens. */
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias);
