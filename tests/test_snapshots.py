@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,21 @@ def test_texts_of_one_slot(models: tuple[specdec.Model, specdec.Model]) -> None:
     found = specdec.generate(target, draft, prompts, batch_size=1, **RUN)
     for one, prompt in zip(found, prompts, strict=True):
         assert np.array_equal(one.logits, ask(target, None, prompt, None).logits)
+
+
+@needs_hooks
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_scores(models: tuple[specdec.Model, specdec.Model], batch_size: int) -> None:
+    """Continuations have the numbers of each alone, as trees after a context, which is read once."""
+    target, _ = models
+    text, found = ids_of(400), list[Any]()
+    continued = [(text, ids_of(n, n)) for n in (300, 320, 340)]
+    trees = [(text[:50], ids_of(n, n)) for n in (5, 40, 41)]
+    for pairs, n_rows in ((continued, 400 + 960), (trees, 50 + 86), ([*continued, *trees], 400 + 960 + 136)):
+        work = partial(target.score, pairs, batch_size=batch_size)
+        assert rows_computed(lambda work=work: found.extend(work()), target.config.n_layer) <= n_rows
+        for one, alone in zip(found[-len(pairs) :], pairs, strict=True):
+            assert np.array_equal(one.log_probs, target.score([alone])[0].log_probs)
 
 
 @needs_hooks

@@ -94,7 +94,7 @@ void sd_walk_plan(sd_walk* w, const int32_t* parents, int first, int first_new, 
     w->n_steps = w->n_updates = w->n_tiles = 0;
     for (int i = first; i < n; i++) w->n_below[i - first] = i >= t.first_new;
     for (int i = n - 1; i >= first; i--)
-        if (parents[i] >= first) w->n_below[parents[i] - first] += w->n_below[i];
+        if (parents[i] >= first) w->n_below[parents[i] - first] += w->n_below[i - first];
     visit(w, &t, -1, SD_TILE_TEXT, 0, 0);
     assert(w->n_tiles <= sd_walk_most_tiles(n - first));
 }

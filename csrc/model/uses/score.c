@@ -139,6 +139,7 @@ typedef struct lane {
     int has_source; /* has its source, or needs none */
     int begun;      /* reading has begun */
     int n_read;     /* nodes read */
+    int stop; /* nodes after which later groups may begin with a snapshot of the states, or more than all */
 } lane;
 
 struct sd_score {
@@ -241,7 +242,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     const bounds most = bounds_of(s);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s, &most))) != SD_OK) goto fail;
     for (int i = 0; i < s->n_lanes; i++) {
-        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_after_stem + slice, 0, NULL);
+        status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_after_stem + 1, 0, NULL);
         if (status != SD_OK) goto fail;
     }
     status = sd_workspace_create(&s->workspace, model, options->n_threads, slice,
@@ -270,22 +271,11 @@ const sd_cache* sd_score_cache(const sd_score* s) { return &s->caches[0]; }
 
 static int being_read(const lane* l) { return l->group != NULL && l->begun; }
 
-static const sd_scored_text* source_of(const sd_score* s, const lane* l) {
-    return &s->texts[l->group->first];
-}
-
-static int same_source(const sd_score* s, int a, int b) {
-    return sd_encoded_equal(s->caches[a].encoded, s->caches[b].encoded);
-}
-
-/* Unscored tokens of group `which` that the stem of another lane's group starts with too. */
-static int in_common(const sd_score* s, int which, int other) {
-    const lane *a = &s->lanes[which], *b = &s->lanes[other];
-    int n = a->group->n_unscored, at = 0;
-    if (!same_source(s, which, other)) return 0;
-    if (b->group->n_stem < n) n = b->group->n_stem;
-    while (at < n && a->tree.tokens[at] == b->tree.tokens[at]) at++;
-    return at;
+/* Unscored tokens of a group that the stem of another one starts with too. */
+static int in_common(const sd_score* s, const text_group* of, const text_group* other) {
+    int n = common_tokens(&s->texts[of->first], &s->texts[other->first]);
+    if (of->n_unscored < n) n = of->n_unscored;
+    return other->n_stem < n ? other->n_stem : n;
 }
 
 /* Start waiting groups, except those that should wait for a stem being read. */
@@ -296,7 +286,7 @@ static void begin_groups(sd_score* s) {
         int longest = 0, n = l->group->n_unscored;
         for (int other = 0; other < s->n_lanes; other++) {
             if (!being_read(&s->lanes[other])) continue;
-            int common = in_common(s, i, other);
+            int common = in_common(s, l->group, s->lanes[other].group);
             if (common > longest) longest = common;
         }
         if (longest - sd_cache_known(s->caches, s->n_lanes, i, l->tree.tokens, n) >= WORTH_WAITING) continue;
@@ -324,7 +314,7 @@ static sd_status attend(sd_score* s, int* encoded) {
     for (int i = 0; i < s->n_lanes && !*encoded; i++) {
         lane* l = &s->lanes[i];
         if (l->group == NULL || l->has_source) continue;
-        const sd_scored_text* text = source_of(s, l);
+        const sd_scored_text* text = &s->texts[l->group->first];
         int from = 0;
         while (from < s->n_lanes &&
                !sd_encoded_has_source(s->caches[from].encoded, text->source, text->n_source))
@@ -342,18 +332,35 @@ static sd_status attend(sd_score* s, int* encoded) {
 
 /* ----------------------------------------------------------------------------------------- one forward */
 
+/* Find the next `stop` of a lane: where its stem and one of the next groups part. */
+static int next_stop(const sd_score* s, int which) {
+    const lane* l = &s->lanes[which];
+    const text_group *own = l->group, *end = s->groups + s->n_groups;
+    int stop = INT_MAX, n = s->caches[which].n_ring > 0 ? s->n_lanes : 0;
+    for (const text_group* g = own + 1; g < end && g <= own + n; g++) {
+        int common = in_common(s, g, own);
+        if (sd_prompts_in_slices(s->options.model)) common -= common % SD_BLAS_SLICE;
+        if (common >= WORTH_WAITING && common > l->n_read && common < stop) stop = common;
+    }
+    return stop;
+}
+
 /* Make the next nodes of a lane, at most `most`, a branch of a forward pass. Returns their number. */
 static int fill_branch(sd_score* s, int which, int most, int32_t* parents, sd_branch* branch) {
-    const lane* l = &s->lanes[which];
+    lane* l = &s->lanes[which];
     sd_cache* cache = &s->caches[which];
     int n = sd_slice_length(cache, l->group->n_nodes - l->n_read), wanted = 0;
+    int n_commit = l->group->n_stem > l->n_read ? l->group->n_stem - l->n_read : 0;
+    l->stop = next_stop(s, which);
     if (n > most) n = most;
+    if (n > l->stop - l->n_read) n = l->stop - l->n_read;
     for (int i = 0; i < n; i++) {
         parents[i] = l->tree.parents[l->n_read + i] - cache->n_committed; /* the stem's last node: -1 */
         wanted |= l->tree.first_wants[l->n_read + i] >= 0;
     }
     *branch = SD_MAKE(sd_branch, .cache = cache, .tokens = l->tree.tokens + l->n_read, .parents = parents,
-                      .n_new = n, .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
+                      .n_new = n, .n_commit = n_commit < n ? n_commit : n,
+                      .n_logits = wanted && sd_prompts_in_slices(s->options.model) ? n : 0);
     return n;
 }
 
@@ -456,6 +463,7 @@ static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
     int n_settled = n_stem - cache->n_committed;
     SD_TRY(sd_cache_settle(cache, n_settled));
     sd_cache_count_prompt(cache, n_settled);
+    if (l->n_read == l->stop) sd_cache_take_snapshot(cache);
     if (l->n_read < l->group->n_nodes) return SD_OK;
     *n_ended += l->group->n;
     l->group = NULL;
