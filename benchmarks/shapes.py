@@ -127,11 +127,12 @@ QWEN35: dict[str, dict[str, Any]] = {
     f"Qwen3.5-{name}": _qwen35(d_model, d_ff)
     for name, d_model, d_ff in (("0.8B", 1024, 3584), ("2B", 2048, 6144))
 }
+_LFM2_ATTENTION = (2, 5, 8, 10, 12, 14)
 #: LFM2: six of sixteen layers have attention, the others a short convolution.
 LFM2: dict[str, dict[str, Any]] = {
     "LFM2-1.2B": _tied(16, 32, 8, d_head=64, d_model=2048, d_ff=8192, n_vocab=65536)
     | {"qk_norm": "head", "inv_freq": (1e6 ** -(np.arange(0, 64, 2) / 64)).astype(np.float32).tolist()}
-    | {"mixers": ["attention" if i in (2, 5, 8, 10, 12, 14) else "convolution" for i in range(16)]}
+    | {"mixers": ["attention" if i in _LFM2_ATTENTION else "convolution" for i in range(16)]}
     | {"conv_width": 3},
 }
 #: Model types of `FAMILIES` in other engines.
@@ -140,6 +141,8 @@ MODEL_TYPES = {
     "Qwen3-0.6B": "qwen3",
     "Qwen2.5-1.5B": "qwen2",
     "Gemma-3-1B": "gemma3_text",
+    **dict.fromkeys(QWEN35, "qwen3_5_text"),
+    **dict.fromkeys(LFM2, "lfm2"),
 }
 
 
@@ -245,6 +248,13 @@ _GPT2_NAMES = {
 def _as_stored(name: str, tensors: Iterable[Tensor]) -> Iterator[tuple[str, NDArray[np.uint16]]]:
     """Yield the tensors with the names and layouts of the Hugging Face architecture."""
     layout = model_type(name)
+    if "mixers" in SHAPES[name]:
+        family = import_module("specdec.models.families").FAMILIES[_ARCHITECTURES[layout][0]]
+        sources, rng = family.sources(SHAPES[name]), np.random.default_rng(0)
+        sizes = {key: n for one in sources for key, n in zip(one.stored, one.stored_shapes, strict=True)}
+        for key, n in sizes.items():  # names and shapes that the family reads
+            yield key, round_to_bf16(np.float32(0.02) * rng.standard_normal(n, np.float32) + (len(n) == 1))
+        return
     names = {"gpt2": _GPT2_NAMES, "gemma3_text": _GEMMA_NAMES}.get(layout, _LLAMA_NAMES)
     qkv: dict[str, list[NDArray[np.uint16]]] = {"weight": [], "bias": []}
     for canonical, array, _ in tensors:
@@ -277,6 +287,11 @@ _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_local_base_freq": 10_000.0,
         },
     ),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", {"rope_theta": 1e7, "linear_num_value_heads": 16}),
+    "lfm2": (
+        "Lfm2ForCausalLM",
+        {"rope_theta": 1e6, "block_auto_adjust_ff_dim": False, "full_attn_idxs": list(_LFM2_ATTENTION)},
+    ),
 }  # fmt: skip
 
 
@@ -293,8 +308,8 @@ def _hf_config(name: str, number: str) -> dict[str, Any]:
             "architectures": [architecture], "model_type": layout, "hidden_size": c["d_model"],
             "intermediate_size": c["d_ff"], "num_hidden_layers": c["n_layer"], "head_dim": c["d_head"],
             "num_attention_heads": c["n_head"], "num_key_value_heads": c["n_kv_head"],
-            "max_position_embeddings": c["n_ctx"], "hidden_act": "silu", "rms_norm_eps": c["norm_eps"],
-            "rope_theta": 10_000.0,
+            "max_position_embeddings": c["n_ctx"], "rope_theta": 10_000.0,
+            "norm_eps" if layout == "lfm2" else "rms_norm_eps": c["norm_eps"],
         } | more  # fmt: skip
     return common | {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": c["d_model"],

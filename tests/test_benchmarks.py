@@ -10,7 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+
+import specdec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -24,7 +27,7 @@ from benchmarks.peers.comparing import Column, Contest
 from benchmarks.peers.engine import CACHE, CELLS
 from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
-from benchmarks.shapes import write_gguf
+from benchmarks.shapes import SHAPES, write_checkpoint, write_gguf
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}
@@ -149,7 +152,7 @@ class Noting(PeerEngine):
     """Notes how long the cache is before and after each run."""
 
     def __init__(self) -> None:
-        super().__init__(SimpleNamespace(ids=lambda n: list(range(n)), context=CACHE))
+        super().__init__(SimpleNamespace(ids=lambda n: list(range(n)), context=CACHE, config={}))
         self.length, self.runs = 0, []
 
     @classmethod
@@ -270,3 +273,17 @@ def test_one_gguf_file_for_all_engines(tmp_path: Path, monkeypatch: pytest.Monke
     assert exact[0][1].startswith("2/2, logits 2/2; ") and "GGUF" in exact[1][1]
     ours, theirs = peers(f"peers {words} {QUICK}", tmp_path, monkeypatch)[:2]
     assert isinstance(ours[1], Spread) and 0.01 < ours[-1] < 1 and "GGUF" in theirs[1]
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-0.8B", "LFM2-1.2B"])
+def test_folders_of_hybrids_are_read_as_their_shapes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"n_vocab": 300, "d_model": 64, "d_ff": 96}
+    monkeypatch.setitem(SHAPES, name, SHAPES[name] | small)
+    config = specdec.load(write_checkpoint(name, tmp_path), "bf16").core.config
+    frequencies = config.pop("inv_freq"), SHAPES[name]["inv_freq"]
+    np.testing.assert_allclose(*frequencies, rtol=1e-6)
+    assert {field: config[field] for field in SHAPES[name] if field != "inv_freq"} == {
+        field: value for field, value in SHAPES[name].items() if field != "inv_freq"
+    }

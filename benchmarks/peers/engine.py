@@ -149,13 +149,15 @@ class Engine(ABC):
                 return [time.perf_counter() - begun]
 
         else:
-            if self.cached != n_cached:
+            states = "mixers" in self.job.config  # which cannot be truncated
+            if self.cached != n_cached or states:
                 self.trim(0)
                 self.prefill(ids[:n_cached])
                 self.cached = n_cached
 
             def once() -> list[float]:
-                self.trim(n_cached)
+                if not states:
+                    self.trim(n_cached)
                 begun = time.perf_counter()
                 self.forward(ids[:m])
                 return [time.perf_counter() - begun]

@@ -15,6 +15,8 @@ from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
 
 #: Largest excess length of the cache when timing decoding, see `OpenVino.trim`.
 _DRIFT = 32
+#: Precision of products, except in f32: bf16 where the processor has its instructions.
+_PRODUCTS = "bf16" if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else "f32"
 
 
 class OpenVino(Engine):
@@ -22,14 +24,13 @@ class OpenVino(Engine):
 
     settings = (
         "latency hint, weights of int8 per row and int4 in blocks of 32 by NNCF, all layers, with products "
-        "in bf16"
+        f"in {_PRODUCTS}"
     )
-    hint = "bf16"
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         compiled = ov.Core().compile_model(
-            openvino_folder(job) / "openvino_model.xml", "CPU", properties(job, self.hint)
+            openvino_folder(job) / "openvino_model.xml", "CPU", properties(job)
         )
         self.request = compiled.create_infer_request()
         self.length = 0
@@ -78,15 +79,13 @@ class OpenVino(Engine):
 class OpenVinoGenAI(Pair):
     """OpenVINO GenAI's pipeline."""
 
-    hint = "bf16"
-
     def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
-        options = properties(target, self.hint)
+        options = properties(target)
         self.config = openvino_genai.GenerationConfig(ignore_eos=True, do_sample=False)
         if draft:
             folder = openvino_folder(draft, for_genai=True)
-            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft, self.hint))
+            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft))
             self.config.num_assistant_tokens = gamma
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
@@ -119,15 +118,14 @@ class OpenVinoBatch(Batch):
         "continuous batching, prefix caching off; no more requests in the pipeline than at once, by its "
         "counter scheduled_requests after each step"
     )
-    hint = "bf16"
 
     def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
         super().__init__(target, draft, gamma, n_at_once)
-        options = properties(target, self.hint)
+        options = properties(target)
         self.config = openvino_genai.GenerationConfig(ignore_eos=True, do_sample=False)
         if draft:
             folder = openvino_folder(draft, for_genai=True)
-            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft, self.hint))
+            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft))
             self.config.num_assistant_tokens = gamma
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
@@ -190,14 +188,14 @@ class OpenVinoWriter(Writer):
         return tokens
 
 
-def properties(job: Job, hint: str) -> dict[str, object]:
-    """Return the best settings found; `hint` is the precision of products with quantized weights."""
+def properties(job: Job) -> dict[str, object]:
+    """Return the best settings found."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_NUM_THREADS": job.n_threads,
-        "INFERENCE_PRECISION_HINT": {"f32": "f32", "bf16": "bf16"}.get(job.format, hint),
+        "INFERENCE_PRECISION_HINT": "f32" if job.format == "f32" else _PRODUCTS,
         **({"KV_CACHE_PRECISION": "f32"} if job.format == "f32" else {}),
     }
 
