@@ -423,9 +423,9 @@ def test_questions_that_do_not_fit(pair: Pair) -> None:
     questions = [Question(i, "c", one) for i, one in enumerate(turns, 1)]
     options = {**OPTIONS, "repeats": 1}
     for asked, skip, message in (
-        (questions, {}, r"1 question cannot be asked: 1: prompt: .*, or too_long='skip'"),
+        (questions, {}, r"1 question cannot be used: 1: prompt: .*, or too_long='skip'"),
         (questions[1:], {}, r"question 2, turn 2: prompt: .* expected shorter turns"),
-        (questions[:1], {"too_long": "skip"}, "cannot be asked"),
+        (questions[:1], {"too_long": "skip"}, "cannot be used"),
     ):
         with pytest.raises(InputError, match=message):
             specdec.bench(*pair, asked, **options, **skip)

@@ -358,7 +358,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
     candidates = {"one": "prompt-lookup", "two": "lookahead:2,2"}
     found = specdec.compare(world.target, candidates, PROMPTS, temperatures=[0.0], n_tokens=6, repeats=1)
     assert found.drafts == ("one", "two")
-    with pytest.raises(specdec.InputError, match="prompt-lookup perhaps"):
+    with pytest.raises(specdec.InputError, match="expected 'prompt-lookup', or one of"):
         specdec.compare(world.target, {"one": "prompt-lokup"}, PROMPTS)
     tuned = specdec.tune(world.target, "prompt-lookup", PROMPTS, max_gamma=1, n_tokens=6)
     assert tuned.draft == "promptlookup"

@@ -97,7 +97,7 @@ def in_ensembles(n: int) -> Any:
 def test_drafts_stand_within_one_another_up_to_a_depth() -> None:
     tokens_of(session(in_ensembles(63)))
     for n in (64, 100_000):
-        with pytest.raises(InputError, match="at most 64 drafts within one another"):
+        with pytest.raises(InputError, match="at most 64 nested drafts"):
             session(in_ensembles(n))
 
 

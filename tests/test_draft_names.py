@@ -150,7 +150,7 @@ def test_wrong_parameters_are_named() -> None:
         ("ngram:no-such-file", "no-such-file: no such file"),
         ("prompt-lookup:no-such-file", "no-such-file: no such file"),
         ("mtp:no-such-file", "no-such-file'; expected a number of tokens, a text, or a folder"),
-        ("lokahead", "expected lookahead perhaps"), ("ensemble:prompt-lookup+", "draft is ''"),
+        ("lokahead", "expected 'lookahead', or one of"), ("ensemble:prompt-lookup+", "draft is ''"),
         ("online:" * 3000 + "prompt-lookup", "at most 8 nested drafts"),
         ("ensemble:prompt-lookup+" + "ensemble:" * 9 + "prompt-lookup", "at most 8 nested drafts"),
     ],
@@ -177,6 +177,9 @@ def test_what_is_no_name_is_a_path(target: specdec.Model, tmp_path: Path) -> Non
     assert isinstance(named(str(target.path), target), drafts.ModelDraft)
     with pytest.raises(CheckpointError):
         named(str(tmp_path / "nothing"), target)
+    for text in ("skip-layers:1/1", "window:8:/no/such/folder"):
+        with pytest.raises(CheckpointError, match=f"named.*{text}"):
+            specdec.generate(target, text, "a")
     with pytest.raises(InputError, match="has no weights"):
         named("prompt-lookup", target, dtype="int8")
     with pytest.raises(InputError, match=r"expected the specdec.Model"):

@@ -163,6 +163,8 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
     [
         ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, CheckpointError, "one name for each of 2"),
         ("Gemma3ForCausalLM", {"layer_types": ["a", "b"]}, UnsupportedModelError, "names among"),
+        ("HunYuanMoEV1ForCausalLM", {"moe_topk": [None]}, UnsupportedModelError, r"'moe_topk' is \[null\]"),
+        ("HunYuanMoEV1ForCausalLM", {"moe_topk": [1, 2]}, UnsupportedModelError, "value for all layers"),
         ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, UnsupportedModelError, "is causal"),
         ("Gemma4ForCausalLM", {"hidden_size_per_layer_input": ...}, UnsupportedModelError, "256 if absent"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 1}, UnsupportedModelError, "values of its own"),

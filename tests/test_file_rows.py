@@ -63,7 +63,7 @@ def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(path)
     weights = path / "model.safetensors"
     os.truncate(weights, weights.stat().st_size // 2)
-    with pytest.raises(ValueError, match=r"tensor .*: its file ends before it, expected the size it had"):
+    with pytest.raises(ValueError, match=r"tensor .*: the file ends before its data, expected the size"):
         Model(checkpoint.config, (one for one in checkpoint.unread_tensors()))
 
 
@@ -129,8 +129,8 @@ def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:
         (good, ValueError, "missing, expected shape"),  # of the next tensor
         ((*good[:4], order), ValueError, "missing, expected shape"),
         ((file, 0, shape[0] + 1, 4 * shape[1], None), ValueError, r"token_embedding: shape is"),
-        ((file, 1, *good[2:]), ValueError, "token_embedding: its file ends before it"),
-        ((*good[:4], order + 1), ValueError, "token_embedding: its file ends before it"),
+        ((file, 1, *good[2:]), ValueError, "token_embedding: the file ends before its data"),
+        ((*good[:4], order + 1), ValueError, "token_embedding: the file ends before its data"),
         ((file, -1, *good[2:]), ValueError, "rows of a file are at -1, "),
         ((*good[:3], 4 * shape[1] + 1, None), ValueError, "rows of a file are at 0, "),
         ((*good[:3], 0, None), ValueError, "rows of a file are at 0, "),

@@ -248,6 +248,7 @@ def test_head_tokens_are_counted_or_listed(tmp_path: Path) -> None:
     assert table.frequent_tokens(4).tolist() == [3, 7, 39, 0]
     for given, chosen in ((5, [0, 1, 2, 3, 4]), (table.frequent_tokens(3), [3, 7, 39])):
         assert np.array_equal(drafts.MTP(target, head_tokens=given).head_tokens, chosen)
+    assert "3 head tokens" in repr(drafts.MTP(target, head_tokens=[3, 7, 39]))
     assert drafts.MTP(target, head_tokens=table).head_tokens is None  # fewer tokens than it takes
     assert drafts.MTP(target).head_tokens is drafts.MTP(target, head_tokens=40).head_tokens is None
     drafted = specdec.generate(target, drafts.MTP(target, head_tokens=[3, 7]), PROMPT, **RUN).trace

@@ -209,7 +209,7 @@ def test_a_unigram_or_bigram_of_another_n_is_refused(tmp_path: Path, table_type:
         with refuses("n", 3):
             made("Once upon a time" if made == table_type.from_text else result, target, 3)
     Ngram([0, 1, 2, 3], 5, 3).save(tmp_path / "trigrams")
-    with pytest.raises(CheckpointError, match=f"n is 3; expected {n}, as of every {table_type.__name__}"):
+    with pytest.raises(CheckpointError, match=f"n is 3; expected {n} for every {table_type.__name__}"):
         table_type.load(tmp_path / "trigrams")
 
 

@@ -263,9 +263,9 @@ multiply(3)
 def test_too_little_memory_for_its_buffers_is_an_error() -> None:
     """Otherwise it would end the process."""
     first, second, third = run_script(LITTLE_MEMORY)
-    assert re.fullmatch(r"no \d+ bytes of memory for OpenBLAS", first)
+    assert re.fullmatch(r"out of memory: OpenBLAS needs \d+ bytes", first)
     assert second == "64.0"
-    assert re.fullmatch(r"no \d+ bytes of memory for OpenBLAS", third)
+    assert re.fullmatch(r"out of memory: OpenBLAS needs \d+ bytes", third)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -403,7 +403,7 @@ def test_cached_texts_of_the_core(target: specdec.Model, world: World) -> None:
     other.prefill()
     stranger = open_session(world.draft.core, [4, 5])
     refused: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-        (RuntimeError, "sequence 0 has begun to be read", lambda: other.begin_with(0, text)),
+        (RuntimeError, "sequence 0 is already being read", lambda: other.begin_with(0, text)),
         (ValueError, "sequence is", lambda: other.cached_text(2)),
         (ValueError, "sequence is", lambda: other.cached_text(-1)),
         (ValueError, "neither the target nor a model that drafts", lambda: stranger.begin_with(0, text)),

@@ -137,8 +137,8 @@ def test_good_proposals(target: Any, answer: Any, tokens: list[int], parents: li
 
 
 BAD: list[tuple[str, list[Any]]] = [
-    ("what it returned is None; expected token ids or a specdec.drafts.Proposal", [None]),
-    ("what it returned is", [7, "ab", [1.5], [2**40], [1, False], Proposal(None)]),  # type: ignore[arg-type]
+    ("the returned value is None; expected token ids or a specdec.drafts.Proposal", [None]),
+    ("the returned value is", [7, "ab", [1.5], [2**40], [1, False], Proposal(None)]),  # type: ignore[arg-type]
     (r"tokens\[1\] is 101; expected 0 to 100", [[1, 101]]),
     (r"tokens\[0\] is -1", [[-1]]),
     ("there are 5 draft tokens; expected at most the budget of 4", [[1, 2, 3, 4, 5]]),
@@ -148,7 +148,7 @@ BAD: list[tuple[str, list[Any]]] = [
     ("parents is .*; expected a node for each", [Proposal([1], 0), Proposal([2], [False])]),  # type: ignore[arg-type]
     ("probs has 1 entries; expected 2", [Proposal([1, 2], probs=uniform_rows(1))]),
     (r"probs is 3\.0; expected a sequence", [Proposal([1], probs=3.0)]),  # type: ignore[arg-type]
-    (r"probs\[0\] is no distribution; expected 101 numbers", [
+    (r"probs\[0\] is not a distribution; expected 101 numbers", [
         Proposal([1], probs=np.ones((1, 5)) / 5), Proposal([1], probs=2 * uniform_rows(1)),
         *(Proposal([1], probs=[[*head, *[0.0] * 99]]) for head in ([2.0, -1.0], [float("nan"), 1.0])),
     ]),

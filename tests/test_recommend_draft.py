@@ -91,7 +91,7 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
         ({"a": "early-exit:9", "b": drafts.EarlyExit(8)}, InputError,
          "expected 1 to 1: the target has 2; drafts that fit: .* prompt-lookup, input-copy"),
         ("no/such/model", CheckpointNotFoundError, "no/such/model"),
-        ("prompt-lokup", InputError, "prompt-lookup perhaps"),
+        ("prompt-lokup", InputError, "expected 'prompt-lookup', or one of"),
         ({"o": other, "o, text": "prompt-lookup"}, InputError, "'o, text'.* twice"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):

@@ -390,7 +390,7 @@ def test_compare_and_recommend(models: Pair, prompts: str) -> None:
     assert found(*asked, "mine=small", "prompt-lookup", "random") == as_read(wanted)
     assert run(*asked, "mine=small", "prompt-lookup", "random").output == f"{wanted}\n"
     for wrong, message in (
-        (["random", "random"], "two drafts are called 'random'"),
+        (["random", "random"], "two drafts are named 'random'"),
         (["=random"], "expected NAME=DRAFT or DRAFT"),
         (["x="], "expected NAME=DRAFT or DRAFT"), ([], "Missing argument"),
     ):  # fmt: skip

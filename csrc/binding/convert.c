@@ -113,7 +113,7 @@ static int take_float(PyObject* item, const char* name, Py_ssize_t i, void* numb
     double value = ((double*)numbers)[i] = PyFloat_AsDouble(item);
     if (value != -1.0 || !PyErr_Occurred()) return 0;
     if (PyErr_ExceptionMatches(PyExc_TypeError))
-        PyErr_Format(PyExc_TypeError, "%s[%zd] is no number", name, i);
+        PyErr_Format(PyExc_TypeError, "%s[%zd] is not a number", name, i);
     return -1;
 }
 

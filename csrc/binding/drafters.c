@@ -269,8 +269,9 @@ MAKER(make_ensemble) {
     sd_drafter** drafters = PyMem_Calloc((size_t)n_drafts + 1, sizeof(sd_drafter*));
     int n, result = drafters == NULL ? sd_no_memory() : sd_ids_from(a->gammas, "gammas", &gammas, &n);
     if (result == 0 && (n < 1 || n != n_drafts))
-        result = sd_refuse("draft: there are %zd descriptions and %d gammas, expected as many, one at least",
-                           n_drafts, n);
+        result =
+            sd_refuse("draft: there are %zd descriptions and %d gammas, expected equal numbers, at least 1",
+                      n_drafts, n);
     if (result == 0) result = make_several(descriptions, c, drafters);
     if (result == 0) {
         options.n_drafters = n;
@@ -359,7 +360,7 @@ int sd_drafter_from(PyObject* description, const sd_drafter_context* outer, sd_d
     sd_drafter_context within = *outer;
     const char* name;
     if (within.depth++ == SD_MAX_DRAFTS_WITHIN)
-        return sd_refuse("draft: expected at most %d drafts within one another", SD_MAX_DRAFTS_WITHIN);
+        return sd_refuse("draft: expected at most %d nested drafts", SD_MAX_DRAFTS_WITHIN);
     if (sd_passed(sd_gamma_check(within.drafting.gamma)) < 0) return -1;
     sd_draft_arguments arguments = {.dict = dict_of(description, &name)};
     if (arguments.dict == NULL) return -1;

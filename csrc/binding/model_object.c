@@ -68,7 +68,7 @@ static int formats_from(PyObject* mapping, const sd_config* config, sd_format** 
         if (format && i < 0)
             sd_refuse("formats: tensor %.64s is not part of a model of this configuration", name);
         if (i >= 0 && f == SD_N_FORMATS)
-            sd_refuse("formats: that of tensor %s is \"%.16s\", which is none", name, format);
+            sd_refuse("formats: tensor %s has \"%.16s\", which is not a format", name, format);
         failed = i < 0 || f == SD_N_FORMATS;
         if (!failed) (*formats)[i] = (sd_format)f;
     }
@@ -236,8 +236,8 @@ static PyObject* block(PyObject* self, PyObject* args) {
     int n_blocks = sd_model_blocks(model_of(self), blocks);
     if (i < 0 || i >= n_blocks || first < 0 || n < 0 || (size_t)first > blocks[i].size ||
         (size_t)n > blocks[i].size - (size_t)first)
-        return PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd + %zd) of block %d are not there", first,
-                            first, n, i);
+        return PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd + %zd) of block %d do not exist", first, first,
+                            n, i);
     return PyBytes_FromStringAndSize((const char*)blocks[i].at + first, n);
 }
 

@@ -78,7 +78,7 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
         r->tokens = Py_NewRef(value);
     }
     if (r->tokens == NULL || sd_ids_from(r->tokens, "tokens", &r->ids, &r->n) < 0)
-        return refuse_type(d, "what it returned", value, EXPECTED);
+        return refuse_type(d, "the returned value", value, EXPECTED);
     if (r->n > budget)
         return REFUSE(d, "there are %d draft tokens; expected at most the budget of %d", r->n, budget);
     for (int i = 0; i < r->n; i++)
@@ -121,10 +121,10 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
         sum += values[x];
     }
     if (wrong || !(fabs(sum - 1.0) <= TOLERANCE)) {
-        result = REFUSE(d, "probs[%d] is no distribution; expected %d numbers of 0 or more with the sum 1", i,
+        result = REFUSE(d, "probs[%d] is not a distribution; expected %d numbers, 0 or more, with sum 1", i,
                         d->n_vocab);
     } else if (!(values[token] > 0.0)) {
-        result = REFUSE(d, "probs[%d] gives its token %d probability 0; expected what it was drawn from", i,
+        result = REFUSE(d, "probs[%d] gives its token %d probability 0; expected its own distribution", i,
                         (int)token);
     } else {
         memcpy(from->weights, values, (size_t)d->n_vocab * sizeof *values);

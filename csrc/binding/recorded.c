@@ -28,7 +28,7 @@ int sd_make_recorded(const sd_draft_arguments* a, const sd_drafter_context* c, s
     int result = PyDict_SetItemString(a->dict, WITHIN, within);
     Py_DECREF(within); /* the dict has it */
     if (result == 0 && n_hidden != 0 && n_hidden != n)
-        result = sd_refuse("recorded: n_hidden of the samples is %d, expected 0, or %d, what the draft reads",
+        result = sd_refuse("recorded: n_hidden of the samples is %d, expected 0, or %d as the draft reads",
                            n_hidden, n);
     if (result < 0) {
         inner->free(inner);

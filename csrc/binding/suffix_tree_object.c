@@ -20,7 +20,7 @@ static void release(PyObject* self) {
 static int check_texts(const sd_suffix_texts* texts, Py_ssize_t n_tokens, int n_before) {
     long long total = 0;
     if (n_before != texts->n)
-        return sd_refuse("there are %d lengths and %d n_before, expected as many", texts->n, n_before);
+        return sd_refuse("there are %d lengths and %d n_before, expected equal numbers", texts->n, n_before);
     for (int i = 0; i < texts->n; i++) {
         if (texts->lengths[i] < 1)
             return sd_refuse("lengths[%d] is %d, expected at least 1", i, (int)texts->lengths[i]);

@@ -74,7 +74,7 @@ static int check_starts(const Py_buffer* view, const char* name, Py_ssize_t n_by
     int right = n >= 1 && n < INT32_MAX && starts[0] == 0 && starts[n] == n_bytes;
     for (Py_ssize_t i = 0; i < n && right; i++) right = starts[i] <= starts[i + 1];
     if (right) return 0;
-    return sd_refuse("%s: expected where each of the strings begins and the last one ends", name);
+    return sd_refuse("%s: expected the start of each string, then the end of the last", name);
 }
 
 /* Check an array of `n` ids below n_vocab, or -1. n < 0: any number. Returns 0, or -1 with an exception. */
@@ -90,7 +90,7 @@ static int count_pairs(const sd_translation* t) {
     int n_pairs = 0;
     for (int i = 0; i < t->draft.n; i++)
         if (t->target_of[i] >= 0 && t->draft_of[t->target_of[i]] != i)
-            return sd_refuse("target_of: expected the pairs of draft_of");
+            return sd_refuse("target_of: expected the inverse of draft_of");
     for (int i = 0; i < t->target.n; i++) n_pairs += t->draft_of[i] >= 0 && t->target_of[t->draft_of[i]] == i;
     return n_pairs;
 }

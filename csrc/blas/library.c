@@ -91,7 +91,7 @@ static void* open_with_settings(const char* path) {
 
 static sd_status check_memory(size_t bytes) {
     void* there = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (there == MAP_FAILED) return sd_fail(SD_ERR_MEMORY, "no %zu bytes of memory for OpenBLAS", bytes);
+    if (there == MAP_FAILED) return sd_fail(SD_ERR_MEMORY, "out of memory: OpenBLAS needs %zu bytes", bytes);
     munmap(there, bytes);
     return SD_OK;
 }
@@ -112,7 +112,7 @@ static sd_status find(char* path, size_t size) {
     int length = 0;
     if (NAME[0] == '/') {
         if (dladdr(&state, &self) == 0 || self.dli_fname == NULL)
-            return sd_fail(SD_ERR_LIBRARY, "OpenBLAS: the folder of the extension module is not known");
+            return sd_fail(SD_ERR_LIBRARY, "OpenBLAS: the folder of the extension module is unknown");
         slash = strrchr(self.dli_fname, '/');
         length = slash == NULL ? 1 : (int)(slash - self.dli_fname);
     }
@@ -165,7 +165,7 @@ static sd_status load(void) {
     *(void**)&get_config = symbol(handle, "openblas_get_config");
     if (multiply == NULL || set_num_threads == NULL || get_config == NULL) {
         dlclose(handle);
-        return sd_fail(SD_ERR_LIBRARY, "%s is no OpenBLAS with CBLAS: it lacks functions", path);
+        return sd_fail(SD_ERR_LIBRARY, "%s is not an OpenBLAS with CBLAS: functions are missing", path);
     }
     const char* description = get_config();
     if (strstr(description, "USE64BITINT") != NULL) {

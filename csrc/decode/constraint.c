@@ -129,7 +129,7 @@ sd_status sd_constraint_follow(sd_constraint* c, const int32_t* tokens, int n) {
     source->leave(source->context);
     c->complete = status == SD_OK && c->states.nodes[0].tag == COMPLETE;
     if (c->complete && begins)
-        status = sd_fail(SD_ERR_SETTING, "the constraint: it is complete before the first token");
+        status = sd_fail(SD_ERR_SETTING, "the constraint is complete before the first token");
     return note(c, status);
 }
 

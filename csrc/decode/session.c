@@ -133,8 +133,7 @@ sd_status sd_session_check_settings(const sd_session* s, const sd_settings* sett
     if (s->drafter == NULL || !sd_settings_drafted(settings)) return SD_OK;
     int draws = sd_settings_draws(settings);
     if (draws > s->shape.draws || couples(settings) > s->shape.couples)
-        return sd_fail(SD_ERR_SETTING,
-                       "the settings %s, expected a session made for any settings: its own do not",
+        return sd_fail(SD_ERR_SETTING, "the settings %s, expected a session created for any settings",
                        draws > s->shape.draws ? "let the draft draw" : "couple draws");
     sd_rule rule;
     return sd_drafter_find_rule(s->drafter, settings, &rule);
@@ -245,7 +244,7 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     const sd_prefill* prefill = &s->prefills[sequence];
-    if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
+    if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d is already being read", sequence);
     int is_own = known->model == s->caches[sequence].model;
     if (sd_drafter_cache(s->drafter, sequence, known->model) == NULL && !is_own) return fail_model();
     *n = 0;

@@ -5,7 +5,8 @@
 
 sd_status sd_shape_check(const sd_shape_options* o) {
     if (o->n_chains < 0 || (o->n_chains == 0 && o->n_nodes < 1))
-        return sd_fail(SD_ERR_VALUE, "the shape has %d chains and %d nodes, expected at least one of either",
+        return sd_fail(SD_ERR_VALUE,
+                       "the shape has %d chains and %d nodes, expected at least one chain or node",
                        o->n_chains, o->n_nodes);
     for (int i = 0; o->n_chains == 0 && i < o->n_nodes; i++) {
         int low = i == 0 ? 0 : o->parents[i - 1];

@@ -19,8 +19,8 @@ _QUOTA_S = 60.0  # seconds that a quota is believed: reading it takes as long as
 def default_threads() -> int:
     """Return the default of ``n_threads``, from 1 to 64, the size of the core's pool.
 
-    The environment variable ``SPECDEC_NUM_THREADS`` if set and not empty, else the number of CPUs in this
-    process's affinity mask, limited by the CPU quota of its control groups, which is read once a minute.
+    The environment variable ``SPECDEC_NUM_THREADS`` if set and not empty. Otherwise the number of CPUs in
+    this process's affinity mask, limited by the CPU quota of its control groups, which is read once a minute.
     """
     text = os.environ.get(_VARIABLE, "").strip()
     if text:

@@ -30,7 +30,7 @@ from worlds.draws import Draws
 
 @st.composite
 def cases(draw: Callable[..., Any], what: str, alarm: float = 1e-6) -> Case:
-    """Cases of a name in `CASES`; `alarm` is the false alarm rate of the distribution's test."""
+    """Cases by their name in `CASES`; `alarm` is the false alarm rate of the distribution test."""
     found = CASES[what](Draws(draw))
     return found | {"alarm": alarm} if what == "distribution" else found
 
@@ -111,7 +111,7 @@ def _draw_sources(draws: Draws, target: Description, n: int) -> list[Any]:
 
 
 def _written(draws: Draws) -> Case:
-    """Draw a constraint as people write it, for a vocabulary with all bytes."""
+    """Draw a constraint as users write it, for a vocabulary with all bytes."""
     n_vocab = N_BYTES_VOCAB + draws.randint(0, 100)
     n_ctx = draws.one(64, 97, 150)
     found = _decoding(draws, _world(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=n_ctx))

@@ -1,4 +1,4 @@
-"""Damaged files: each must decode, raise a named exception, or warn about a field.
+"""Damaged files: each must load and decode, raise a named exception, or warn about a field.
 
 A mutation is a list of plain values, ``[action, file, ...]``, so it can be printed and left out. Offsets past
 the end wrap around; a path that another mutation has removed is skipped.
@@ -43,7 +43,7 @@ class _Pairs(list):  # type: ignore[type-arg]
 
 
 class _Raw(str):
-    """JSON text that is written as it is."""
+    """JSON text that is written unchanged."""
 
 
 def draw_mutation(draws: Draws, files: Files) -> Mutation:
@@ -80,7 +80,7 @@ def _draw_edit(draws: Draws, text: bytes) -> list[Any]:
     """[path, action, JSON text or number]."""
     document = _parsed(text)
     paths = list(_paths(document))
-    if draws.chance(0.3):  # the long lists of a file are not all of it
+    if draws.chance(0.3):  # long lists are only a part of a file
         paths = [path for path in paths if len(path) < 3] or paths
     numbers = [path for path in paths if isinstance(_at(document, path), int | float)]
     is_size = bool(numbers) and draws.chance(0.4)
@@ -160,7 +160,7 @@ _TEXTS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes, bytes], bytes
     ".safetensors": (_header, _with_header),
     ".specdec": (_packed_header, _with_packed_header),
 }
-"""How the JSON of a file is read and replaced."""
+"""Reader and writer of the JSON in a file."""
 
 
 def _parsed(text: bytes) -> Any:
@@ -221,7 +221,7 @@ def _text(value: Any) -> str:
 
 
 MEMORY_CONSTANT, MEMORY_FACTOR = 256 << 20, 3
-"""Bytes of addresses that reading may take: the constant, and so many times the files."""
+"""Limit of the address space for reading, in bytes: a constant, and a multiple of the files' size."""
 
 
 def file_case(draws: Draws, kind: str) -> Case:

@@ -20,7 +20,7 @@ from worlds.described import adapted_target, models_of_texts
 Tokens = tuple[int, ...]
 
 N_FIRST, SUSPICION, N_SECOND = 1500, 0.02, 10_000
-"""Samples of a first look; a p value below which there is a second one, of other samples, that decides."""
+"""Number of samples in a first test; a p value below which a second test with other samples decides."""
 
 
 class HangsOnRoundingError(Exception):
@@ -28,10 +28,10 @@ class HangsOnRoundingError(Exception):
 
 
 def check_distribution(case: Case) -> str:
-    """Compare how often each text, first and last token came with its probability, by exact binomial tests.
+    """Compare frequencies of texts, first and last tokens with their probabilities, by exact binomial tests.
 
     The p value is the least one times their number (Bonferroni); with lenience, the test is one-sided. A case
-    whose distribution hangs on the last bits of the logits has none to compare with, and passes.
+    passes if its distribution depends on the last bits of the logits.
     """
     try:
         _compare(case, N_FIRST, 0, SUSPICION)
@@ -57,7 +57,7 @@ def _compare(case: Case, n: int, look: int, level: float) -> None:
     if "source" in case:
         given, options["decoder_prompt"] = case["source"], given
     among = models_of_texts(case, target) or [target]
-    if "adapters" in case:  # the first is looked at, the others share its batch
+    if "adapters" in case:  # the first is tested, the others share its batch
         options["adapter"] = [None if model is target else model for model in among] * n
     results = specdec.generate(target, draft, [given] * n * len(among), batch_size=32, **options)
     found = Counter(tuple(result.tokens) for result in results[:: len(among)])

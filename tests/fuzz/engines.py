@@ -16,7 +16,7 @@ from worlds.described import adapted_model, adapted_target, make_model
 LONGEST_S = 60.0
 
 Expected: TypeAlias = list[specdec.Result] | None
-"""Results of plain decoding of a request; None: its texts depend on the draft."""
+"""Results of plain decoding for a request; None: its texts depend on the draft."""
 
 
 def check_engine(case: dict[str, Any]) -> str:
@@ -48,7 +48,7 @@ def check_engine(case: dict[str, Any]) -> str:
             try:
                 found = generation.results(LONGEST_S)
             except (InputError, ProposerError):
-                if not _may_be_refused(case, request):  # a draft that fails for a text ends that one
+                if not _may_be_refused(case, request):  # a draft that fails for a text ends that text only
                     raise
                 n_refused += 1
                 continue
@@ -63,7 +63,7 @@ def _next(generation: specdec.Generation) -> None:
     try:
         generation.next(LONGEST_S)
     except (InputError, ProposerError):
-        pass  # results raises it again
+        pass  # `results` raises it again
 
 
 def _submit(

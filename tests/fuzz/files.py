@@ -218,7 +218,7 @@ _SAVED: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
         lambda file: drafts.OnlineDraft.load(file, _NGRAM(), interval=None),
     ),
 }
-"""Drafts that are saved to a file: a new one, and what reads it."""
+"""Drafts that are saved to a file: constructor and reader."""
 
 
 def _saved(kind: str) -> Files:
@@ -460,7 +460,7 @@ _KINDS: dict[str, _Kind] = {
                 lambda folder: _decode(_target(4), drafts.load(folder, _target(4))))
        for method in _LEARNED},
 }  # fmt: skip
-"""How the sound files of a kind are written, and what is done with them."""
+"""Writer of the valid files of a type, and their use."""
 FILE_FORMATS = tuple(_KINDS)
 
 

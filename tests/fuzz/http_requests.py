@@ -154,7 +154,7 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 @contextmanager
 def served() -> Iterator[Served]:
-    """A server that, at the end, still gives its first answer, holds no text, and has not grown."""
+    """A server that in the end still gives its first answer, holds no text, and has not grown."""
     target, draft = small_pair()
     with (
         Engine(target.with_chat_template(TEMPLATE), draft, n_slots=4, n_threads=1, max_waiting=64) as engine,

@@ -1,4 +1,4 @@
-"""Execution of a case within limits, so that a dying or hanging process leaves the case; invariants."""
+"""Execution of a case within limits, such that the case survives a dying or hanging process; invariants."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import numpy as np
 import specdec
 
 Case = dict[str, Any]
-"""Plain values that say everything of a run."""
+"""Plain values that describe a run completely."""
 
 MEMORY = 4 << 30
-"""Bytes of addresses that a run may take: stacks and arenas of threads above all."""
+"""Limit of a run's address space in bytes: mostly stacks and arenas of threads."""
 
 LONGEST_S = float(os.environ.get("FUZZ_SECONDS", "120"))
-"""Seconds after which a case hangs: the process says where it is, and ends."""
+"""Seconds after which a case counts as hanging: the process prints its stack and ends."""
 
 LEFT = Path(os.environ.get("FUZZ_LEFT") or tempfile.gettempdir())
 """Folder of the scripts that dead processes leave, ``fuzz-PROCESS.py``, with a ``.log``."""

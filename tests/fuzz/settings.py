@@ -49,7 +49,7 @@ class EveryOther:
         self.max_gamma = max_gamma
 
     def __call__(self, rounds: Sequence[specdec.Round]) -> int:
-        """How many tokens to draft next."""
+        """Number of tokens to draft next."""
         accepted = rounds[-1].n_accepted if rounds else 1
         return (3 * len(rounds) + accepted) % (self.max_gamma + 1)
 
@@ -197,8 +197,8 @@ def hangs_on_rounding(
 ) -> bool:
     """Whether a cut of top-k, nucleus or min-p falls between tokens that rounding may swap.
 
-    The reference weighs tokens in f64 and the core in f32: there two that differ in the last bits are equal,
-    and the one of the lower id stays. With such logits either set of tokens is right.
+    The reference weighs tokens in f64 and the core in f32, where two that differ in the last bits are equal
+    and the lower id stays. With such logits either set of tokens is right.
     """
     temperature = settings.get("temperature", 0.0)
     if not temperature or not any(settings.get(name) for name in TRUNCATIONS):

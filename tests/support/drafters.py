@@ -1,6 +1,6 @@
 """All drafts by name, for `test_every_drafter.py`.
 
-Add an entry for a new draft, and one more for each setting that changes how it proposes.
+Add an entry for a new draft, and one for each setting that changes its proposals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Make = Callable[[World], Any]
 class Repeats:
     """Draft object that repeats what followed the last token earlier, in a chain or as branches.
 
-    It fails if asked about a text whose prompt it did not receive.
+    It fails for a text whose prompt it did not receive.
     """
 
     def __init__(self, *, branches: bool = False) -> None:
@@ -265,14 +265,14 @@ LATER = {"look-ahead embeddings", "look-ahead embeddings in a tree"}
 """Drafts that propose nothing in the first round of a text."""
 
 CHOSEN = {"lookahead", "lookahead of 4-grams"}
-"""Drafts whose tokens are point masses, chosen by random numbers that no distribution describes."""
+"""Drafts whose tokens are point masses, chosen with random numbers."""
 
 REMEMBERING = {
     "table that learns", "model that learns", "tree that learns",
     "suffix memory chain", "suffix memory", "token recycling", "drafted by a memory",
     "ensemble of memories",
 }  # fmt: skip
-"""Drafts that learn from each text for those that begin after it, which are sampled otherwise then."""
+"""Drafts that learn from each text, and so change the samples of later texts."""
 
 DRAFTS: dict[str, Make] = CHAINS | TREES
 
@@ -283,7 +283,7 @@ VARIANTS = {
     "heads in a tree", "heads in a dynamic tree", "recurrent tree", "look-ahead embeddings in a tree",
     "lookahead of 4-grams", "ensemble of memories", "ensemble of layers", "object that draws branches",
 }  # fmt: skip
-"""Entries that differ from others by a setting, or are made of others: they run in the slower tier."""
+"""Entries that differ from others by a setting or consist of others; they run in the slower tier."""
 
 
 def named(names: Iterable[str] = DRAFTS) -> list[Any]:

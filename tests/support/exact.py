@@ -23,7 +23,7 @@ Tokens = tuple[int, ...]
 Conditional = Callable[[Tokens], Probs]
 """From the new tokens so far to the distribution of the next, [n_vocab]."""
 Proposal = Callable[[int, Sequence[Tokens]], Probs]
-"""From a node, and the new tokens down to each of the nodes before it, to what the node is drawn from."""
+"""From a node, and the new tokens down to each earlier node, to the node's distribution."""
 
 N_STEPS = 1 << 53
 LARGEST = 1 - 1 / N_STEPS
@@ -75,8 +75,8 @@ def cells(
 ) -> list[Cell]:  # fmt: skip
     """All boxes of constant outcome: the thresholds of the nodes, then the cuts of the last uniform.
 
-    The nodes are divided in the order in which they are `decided`, and what is not decided yet has the
-    largest uniform: a rejection, where one is possible. So what a uniform changes is seen at once.
+    Nodes are divided in the order in which they are `decided`; undecided ones have the largest uniform, which
+    rejects if possible. So the effect of a uniform shows at once.
     """
     n_nodes = len(tokens)
     dimensions = [*(decisions(parents) if decided is None else decided), n_nodes]
@@ -130,8 +130,8 @@ def probe(
 ) -> None:  # fmt: skip
     """One random point: the rule's outcome there must be that of the box that holds it.
 
-    Over many drafts this tests what the bisection takes for granted: that no value comes back, that decisions
-    come in the order given, that ``uniforms[0]`` has no influence.
+    Over many drafts this tests the assumptions of the bisection: no value returns, decisions come in the
+    given order, ``uniforms[0]`` has no influence.
     """
     steps = [int(step) for step in rng.integers(N_STEPS, size=len(tokens) + 1)]
     path, token, _ = rule(tokens, parents, target_probs, draft_probs, np.array(steps) / N_STEPS)
@@ -171,7 +171,7 @@ class Drafts:
     prefixes: list[Tokens]
     """[n_nodes] the new tokens down to each node."""
     probs: Probs
-    """[n_nodes, n_vocab] what each node was drawn from."""
+    """[n_nodes, n_vocab] the distribution that each node was drawn from."""
     probability: float
 
 

@@ -27,7 +27,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def printed(program: str, *arguments: str, timeout: float = 120.0, **environment: str) -> str:
-    """Run a Python program that handles SIGINT as in a terminal; check success and return its output."""
+    """Run a Python program that handles SIGINT as in a terminal; check its success and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=timeout,
         env=os.environ | environment, preexec_fn=notice_interrupts,

@@ -38,8 +38,7 @@ from exact import (
 # --------------------------------------------------------------------- how often nodes are accepted
 
 Chances = Callable[[Probs, Sequence[Probs], Sequence[int]], Iterable[float]]
-"""From T, the rows D of the candidates of a row and their tokens to the chance that each is accepted once
-it is tried."""
+"""From T, the rows D of the candidates and their tokens to the chance that each is accepted when tried."""
 Expected = Callable[[Drafts, Sequence[int], Probs, Sequence[int]], Probs]
 """From drafts, parents, target_probs and the order of decision to the chance of each node to be on the
 path, [n_nodes]."""
@@ -135,7 +134,7 @@ def traversal_acceptance(
     on_path = np.zeros(len(parents))
 
     def visit(last: int, p: float, reached: float) -> float:
-        """Return how often the round goes on elsewhere, of the times that the row is `reached`."""
+        """Return how often the round continues elsewhere when the row is `reached`."""
         left, tried = target_probs[last], set()
         for node in [node for node in decided if tree.prefixes[node][:-1] == tree.prefixes[last]]:
             token, both = tree.tokens[node], np.minimum(p * left, tree.probs[node])
@@ -183,7 +182,7 @@ def prove(
     `order` holds the keys by which siblings are tried; `proposal`, `reported` as in `round_distribution`.
     """
     decided = decisions(parents, order)
-    if rule == "block":  # the longest prefix that is kept decides alone
+    if rule == "block":  # the longest accepted prefix decides alone
         decided.reverse()
     options = {} if order is None else {"order": np.array(order, dtype=float)}
     judge = partial(verify, **options | ({} if rule == "rejection" else {"rule": rule}))
@@ -210,8 +209,8 @@ def prove_bound(
 ) -> RoundDistribution:  # fmt: skip
     """A.5 for one shape of tree and one pair of models, or DisprovedError.
 
-    No first token has a probability above T / l, and so no n first tokens one above T / l**n; what is
-    impossible stays impossible; nodes are accepted as often as with T / l instead of T.
+    No first token has a probability above T / l, and so no n first tokens one above T / l**n; tokens of
+    probability 0 stay impossible; nodes are accepted as often as with T / l instead of T.
     """
     proposal = proposal or independent(parents, draft)
     judge = partial(verify, lenience=lenience)
@@ -279,7 +278,7 @@ def prove_coupled(
     n_places, n_vocab = max(depths(parents)) + 1, len(target(()))
     for tree in drafts(parents, proposal or independent(parents, draft)):
         noise = rng.integers(N_STEPS, size=(n_places, n_vocab)) / N_STEPS
-        noise[rng.random(noise.shape) < 0.1] = 0.0  # where a clock rings at once
+        noise[rng.random(noise.shape) < 0.1] = 0.0  # where a clock rings immediately
         uniforms = rng.random(len(parents) + 1)
         asked = question(tree, parents, target)
         path, token, _ = verify(*asked, uniforms, rule="coupled", noise=noise)

@@ -110,7 +110,7 @@ class ScriptedEngine:
         self.n_slots, self.n_text, self.max_waiting = 4, target.config.n_ctx, max_open
         self.step = 2  # tokens of a piece
         self.closed, self.reason = False, "stop"
-        self.held = threading.Event()  # while it is set no text goes on
+        self.held = threading.Event()  # while it is set no text continues
         self.refusal: Exception | None = None  # of the next requests
         self.error: Exception | None = None  # of texts, after some pieces
         self.n_before_error = self.n_open = 0

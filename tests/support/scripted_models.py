@@ -1,4 +1,4 @@
-"""Models whose greedy text is given by a test, in files that every library reads."""
+"""Models that write a given greedy text, in files that every library reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worlds.folders import write_hf
 def write_scripted_model(
     folder: Path, prompt: str, text: str, specials: Sequence[str], end: str, n_ctx: int = 128, **settings: Any
 ) -> Path:
-    """A GPT-2 over bytes that continues any prompt as long as `prompt` with `text`, then with `end` for ever.
+    """A GPT-2 over bytes: continues prompts as long as `prompt` with `text`, then with `end` forever.
 
     Its blocks add nothing and its positions are unit vectors, so that the head alone decides by position.
     Names of the special tokens, `specials`, are these tokens; `settings` are further entries of

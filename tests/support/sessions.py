@@ -21,8 +21,8 @@ _SESSION = (
 class Session:
     """A `_core.Session` whose slots are given to prompts at once; its rounds come as dicts.
 
-    `settings` are those of all prompts, or of each; without, they come by name in `how`, and later prompts
-    have them too. `mixed` lets later sequences have any settings. `how` are arguments of `_core.Session` and
+    `settings` apply to all prompts, or one to each; without them `how` has the settings by name, also for
+    later prompts. `mixed` lets later sequences have any settings. `how` are arguments of `_core.Session` and
     of `_core.Settings`; `temperature` is that of both samplings. Without `seeds` the i-th prompt has (1, i).
     """
 

@@ -22,13 +22,11 @@ class World:
     """(share, confidence, chance): how often a draft token has a confidence, and its chance of acceptance."""
     looks: bool = False  # whether the draft may look at a token before it proposes it
     reading: tuple[float, float] = (0.0, 0.0)
-    """Of a target with experts: their share of the seconds of one row, and the chance that an expert of one
-    row is not among those of another."""
+    """Experts' share of the seconds of one row; the chance that another row does not use the same expert."""
     noise: float = 0.05  # of the logarithm of every time
     accidents: float = 0.02  # share of the times that are three times as long
     extra_tokens: int = 0
-    """Extra query tokens after every row of a round that drafts: so many draft tokens there are at most, and
-    none after a round that did not draft."""
+    """Extra query tokens after each row of a drafting round: the most draft tokens of the next round."""
 
     @property
     def alpha(self) -> float:

@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
     "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None,
 }  # fmt: skip
-"""What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
+"""Defaults of a description. `noise` perturbs the weights, for a draft similar to its target;
 `experts` and `switches` are fields of the configuration; `encoder` is a description too."""
 
 END_IDS = (2,)
@@ -289,7 +289,7 @@ N_BYTES_VOCAB = 3 + 256 + len(_OF_CONSTRAINTS)
 ADAPTER: Description = {
     "roles": ["attn_q", "mlp_down"], "layers": None, "rank": 2, "alpha": 2.0, "ranks": {}, "seed": 1
 }  # fmt: skip
-"""What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
+"""Defaults of a description. `layers` None: all; `ranks`: those of roles that have one of their own."""
 
 ROLES = (
     "attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "mixer_in", "mixer_gate", "mixer_out", "mlp_gate",

@@ -14,7 +14,7 @@ T = TypeVar("T")
 class Draws:
     """The drawing function of a composite strategy, with the interface of `random.Random`.
 
-    Failures shrink to the first of several values, the smallest number, and to chances that do not happen.
+    Failures shrink to the first of several values, the smallest number, and chances that do not occur.
     """
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:

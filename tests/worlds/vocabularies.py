@@ -88,7 +88,7 @@ def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> 
 
 
 class Translated(Draft):
-    """A model whose ids are said to mean other strings than its target's.
+    """A model whose ids are declared to mean other strings than its target's.
 
     `ours` and `theirs` are the strings of the target's and of the draft's tokens, cut or filled up to their
     vocabularies; `way` is "intersection", "text", or "measured" in text; `first` are ids that the draft's

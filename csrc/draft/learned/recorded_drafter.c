@@ -255,8 +255,8 @@ sd_status sd_recorded_drafter_check(const sd_drafter* drafter, const sd_drafter*
     same = same && ours.n == theirs.n && ours.d_model == theirs.d_model;
     if (same) return SD_OK;
     return sd_fail(SD_ERR_SETTING,
-                   "the new draft differs in type, expected one with trees, point masses and hidden "
-                   "states as those of the draft that it replaces");
+                   "the new draft differs in type, expected the trees, point masses and hidden "
+                   "states of the draft that it replaces");
 }
 
 void sd_recorded_drafter_swap(sd_drafter* drafter, sd_drafter* inner) {

@@ -203,7 +203,7 @@ static sd_status check_text(const sd_model* model, const sd_scored_text* text) {
     int n_vocab = model->config.n_vocab, n_ctx = model->config.n_ctx;
     if (text->n < 2) return sd_fail(SD_ERR_VALUE, "ids: %d tokens, expected at least 2", text->n);
     SD_FAIL_IF(text->n_given < 1 || text->n_given >= text->n, SD_ERR_VALUE,
-               "%d tokens of %d are given, expected at least one, and one fewer", text->n_given, text->n);
+               "%d of %d tokens are given, expected 1 to %d", text->n_given, text->n, text->n - 1);
     if (text->n - 1 > n_ctx)
         return sd_fail(SD_ERR_CONTEXT, "ids: %d tokens, expected at most %d: the context of %d and one more",
                        text->n, n_ctx + 1, n_ctx);

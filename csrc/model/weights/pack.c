@@ -87,8 +87,8 @@ size_t sd_source_scratch(const sd_source* source, int n) {
 
 sd_status sd_source_fail(const char* name, int error) {
     SD_FAIL_IF(error == ENDS, SD_ERR_VALUE,
-               "tensor %s: its file ends before it, expected the size it had when opened (is another program "
-               "writing it?)",
+               "tensor %s: the file ends before its data, expected the size it had when opened (is another "
+               "program writing it?)",
                name);
     return sd_fail(SD_ERR_VALUE, "tensor %s: its file cannot be read: %s", name, strerror(error));
 }

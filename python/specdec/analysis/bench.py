@@ -420,7 +420,7 @@ class Asker:
             named += f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
             expected = "questions that fit" if not found else "shorter questions, or too_long='skip'"
             n_skipped = number_of(len(skipped), "question")
-            raise InputError(f"{n_skipped} cannot be asked: {named}; expected {expected}")
+            raise InputError(f"{n_skipped} cannot be used: {named}; expected {expected}")
         return found, skipped
 
     def answer(

@@ -177,9 +177,9 @@ def measure(
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
     alone continues the prompts, and the two standardized distributions are compared at each of its tokens.
-    The speed-up is predicted with the measured verification time, next to the ideal one of Theorem 3.8, and
-    measured by decoding with and without the draft in interleaved runs. A speed-up above the mean accepted
-    length is marked as a measurement error.
+    The speed-up is predicted with the measured verification time, in addition to the ideal one of Theorem
+    3.8. It is also measured in interleaved runs with and without the draft. A speed-up above the mean
+    accepted length is marked as a measurement error.
 
     This needs a draft whose next-token distribution depends on the text only: a model, `Ngram`, `Unigram`,
     `Bigram`, `OnlineNgram` or `RecurrentDraft`. All others (trees, prompt lookup, heads, EAGLE, layers of the
@@ -212,8 +212,7 @@ def measure(
         Whether to measure times, and how. False: acceptance rates only.
     seconds : float, optional
         Time limit; a started text is finished. If everything would take longer (estimated from a few tokens),
-        fewer tokens are generated, and rows that are not reached are left out or have no times. None: no
-        limit.
+        fewer tokens are generated; rows that are not reached are left out or have no times. None: no limit.
     say : callable, optional
         Called with a line for each row as it is measured.
     options : DecodingOptions, optional

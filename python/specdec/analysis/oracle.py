@@ -123,8 +123,8 @@ def oracle(
     time; a speed-up above the tokens per pass comes from wrong times and is marked invalid.
 
     Only models and tables draft the same tokens wherever a round begins. For other drafts (see
-    `specdec.measure`) the fixed gammas are really run, the oracle drafts what each round of the longest run
-    accepted, and there are no formulas. Drafts learn as in `specdec.measure`.
+    `specdec.measure`) the fixed gammas are really run, and there are no formulas; the oracle drafts what each
+    round of the longest run accepted. Drafts learn as in `specdec.measure`.
 
     Parameters
     ----------

@@ -50,7 +50,8 @@ class DraftFit:
     """Compatibility of a draft with a target; `refusal` is the reason if it does not fit.
 
     `methods` maps each measured method to its name in the comparison: "same vocabulary", "intersection" or
-    "text" (`drafts.ModelDraft`), or "its own" for a draft that is not a model, whose `n_vocab` is None.
+    "text" (`drafts.ModelDraft`), or "its own" for a draft that is not a model. Such a draft has `n_vocab`
+    None.
     """
 
     draft: str
@@ -210,8 +211,8 @@ def recommend_draft(
         As in `specdec.measure`.
     drafts : draft, list of drafts, or dict of drafts by name, optional
         A draft is a Model, a Draft, an object with ``propose``, or a str: a name for `drafts.named`, a path
-        or a hub name. Values of a dict may also be functions that open a draft, so that one that cannot be
-        opened is refused next to the others, with the reason.
+        or a hub name. Values of a dict may also be functions that open a draft; one that fails is refused
+        with the reason, and the others are measured.
     gammas : sequence of int, optional
         Maximum number of draft tokens per round, each 1 to 1024; None: 2, 4, 8 and the draft's own.
     n_tokens, repeats : int, default 120 and 3

@@ -189,7 +189,7 @@ def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
         if not name or not draft:
             raise click.UsageError(f"{text!r} is not a draft; expected NAME=DRAFT or DRAFT")
         if name in found:
-            raise click.UsageError(f"two drafts are called {name!r}; expected NAME=DRAFT with unique names")
+            raise click.UsageError(f"two drafts are named {name!r}; expected NAME=DRAFT with unique names")
         found[name] = draft
     return found
 

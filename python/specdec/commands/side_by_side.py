@@ -36,7 +36,7 @@ from specdec.verification.sampling import TRUNCATIONS
 _PROMPT = "It was a dark and stormy night, and"
 _N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run
 _ENOUGH_S = 4.0  # seconds after which no pairs beyond _N_PAIRS start
-_LONGEST_S = 60.0  # seconds after which no pair starts at all
+_LONGEST_S = 60.0  # seconds after which no pair starts
 _STEADY = 0.15  # largest interquartile range of speed-ups on an idle machine
 _N_WARM_UP = 8  # tokens
 _OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")

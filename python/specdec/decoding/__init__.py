@@ -1,1 +1,1 @@
-"""Decoding: a request, carried out round by round, and what comes of it."""
+"""Decoding: requests, their rounds, and their results."""

@@ -43,25 +43,24 @@ _Learned = tuple[weakref.ref[Any], weakref.ref[Any], str, _core.AdaptiveGamma]
 class AdaptiveGamma:
     """Adaptive gamma: drafts until another token's expected gain drops below its measured cost.
 
-    The policy that maximizes tokens per second, lambda = E(tokens) / E(seconds) of a round, drafts another
-    token exactly if its expected number of accepted tokens is at least lambda times its cost in seconds.
-    Everything is learned during decoding: acceptance by the draft's confidence and the position in the round;
-    seconds of the target by its rows, t(M), and of the draft by its steps; and lambda. Where plain decoding
-    is as fast, rounds are plain, in stretches that grow from 32 to 4096 times the cost of a proposal, with a
-    few trial rounds after each, in which an eighth of a batch drafts (at least four sequences). A paused
-    draft first processes the tokens it has missed, so trials happen at the start of a text, or when one in
-    two hundred tokens' time has paid for that. Estimates that depend on the number of sequences in a round
-    are kept apart for 1, 2 to 3, 4 to 7, and so on. `Round.planned` and `Round.gain` record each round's
-    plan.
+    Let lambda = E(tokens) / E(seconds) of a round. The policy that maximizes it drafts another token exactly
+    if its expected accepted tokens are at least lambda times its cost in seconds. Everything is learned
+    during decoding: acceptance by the draft's confidence and the position in the round; seconds of the target
+    by its rows, t(M), and of the draft by its steps; and lambda. Where plain decoding is as fast, rounds are
+    plain, in stretches that grow from 32 to 4096 times the cost of a proposal. A few trial rounds follow
+    each, in which an eighth of a batch drafts (at least four sequences). A paused draft first processes the
+    tokens it has missed. So trials happen at the start of a text, or after saving one token's time in two
+    hundred. Estimates that depend on the number of sequences in a round are kept apart for 1, 2 to 3, 4 to 7,
+    and so on. `Round.planned` and `Round.gain` record each round's plan.
 
     All calls of ``generate(..., gamma="auto")`` in a process share estimates, kept separately for each
     target, draft, temperature, rule and number of threads. Your own `AdaptiveGamma` has separate estimates,
     which ``print(auto)`` shows; pickles and copies keep `max_gamma` only. A draft that chooses its own length
     (an adaptive `Ensemble`) is left alone.
 
-    At temperature 0 or with ``verify="coupled"`` the tokens are those of plain decoding. With other
-    rules the output has exactly the target's distribution, but the same seed may give another sample, because
-    the number of draft tokens depends on measured times.
+    At temperature 0 or with ``verify="coupled"`` the tokens are those of plain decoding. With other rules the
+    output has exactly the target's distribution, but a seed may give another sample: the number of draft
+    tokens depends on measured times.
 
     Parameters
     ----------

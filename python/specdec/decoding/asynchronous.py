@@ -49,8 +49,8 @@ _shared: dict[tuple[Any, ...], tuple[Engine, int]] = {}
 class _EngineOfCall:
     """The given engine, or one that simultaneous calls with the same models share.
 
-    This is a class because an ending event loop closes open generators in no particular order, so an
-    `asynccontextmanager` could be closed before the call inside it.
+    This is a class, not an `asynccontextmanager`: an ending event loop closes generators in any order,
+    possibly before the call inside.
     """
 
     def __init__(

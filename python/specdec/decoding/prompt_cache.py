@@ -164,8 +164,8 @@ class PromptCache:
     ) -> None:  # fmt: skip
         """Keep a text of a model, unless the cache has it or it does not fit.
 
-        `tokens` are those computed, `copy` makes the copy to keep, of `n_bytes`, of which others can reuse at
-        least `n_low` tokens, or as many as a snapshot has; `source` and `captures` are as in `find`.
+        `tokens` are the computed ones. `copy` makes the copy to keep, of `n_bytes`; others can reuse at least
+        `n_low` tokens of it, or as many as a snapshot has. `source` and `captures` are as in `find`.
         """
         known = _text(model, tokens, source)
         if not len(tokens):

@@ -167,7 +167,7 @@ class Result(DecodedText):
         trace = Trace._described(found.inner("trace"))
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
-            raise found.error("tokens", "those that the rounds of the trace kept")
+            raise found.error("tokens", "the kept tokens of the trace's rounds")
         reasons: tuple[FinishReason, ...] = get_args(FinishReason)
         reason = check_choice("finish_reason", found.given("finish_reason"), reasons)
         stop = given = found.given("stop")

@@ -32,7 +32,7 @@ class PromptLookup(Draft):
     Parameters
     ----------
     documents : list of str or of sequences of int, optional
-        More texts to copy from when their match is longer than the match in the text itself. Encoded with the
+        More texts, copied from if their match is longer than that in the text itself. Encoded with the
         target's tokenizer, without BOS. Their automaton takes 100 to 170 bytes per token.
     min_match : int, optional
         Shortest match in tokens, at least 1.

@@ -193,10 +193,10 @@ class SuffixDecoding(MemoryDraft):
 
     Notes
     -----
-    Exact with every rule: draft tokens are point masses from outputs whose random numbers are independent of
-    the sequence's, which depend on the seed and the number of earlier sequences. With rules other
-    than "coupled" a sample depends on the seed and the memory, but its distribution does not. Greedy and
-    coupled output depends on the model and the seed alone.
+    Exact with every rule: draft tokens are point masses, from outputs with independent random numbers.
+    A sequence's random numbers depend on the seed and the number of earlier sequences. With rules other than
+    "coupled" a sample depends on the seed and the memory, but its distribution does not. Greedy and coupled
+    output depends on the model and the seed alone.
 
     An interrupted call records its committed tokens. Texts are stored unencrypted, in memory and in files. A
     pickle names the file last loaded or saved; a used memory without a file cannot be pickled.

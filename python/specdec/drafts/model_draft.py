@@ -194,8 +194,8 @@ class ModelDraft(Draft):
     """A smaller model (M_q of arXiv 2211.17192) that drafts a chain, a tree, or a nested chain.
 
     Passing ``ModelDraft(small)`` equals passing ``small``: a chain of gamma tokens. For an encoder-decoder
-    target the model may be an encoder-decoder, whose encoder reads the source (sources too long for it get no
-    draft tokens), or a decoder-only model, which reads the decoder's text.
+    target the model may be an encoder-decoder, whose encoder reads the source; sources too long for it get no
+    draft tokens. Or it may be decoder-only, and reads the decoder's text.
 
     Parameters
     ----------
@@ -204,9 +204,9 @@ class ModelDraft(Draft):
     tree, gamma
         See `specdec.drafts`.
     window : int, optional
-        Attend to the last `window` tokens only, which makes the model's KV cache a ring of that length and
-        its steps as fast in a long context as in a short one. Any window is exact, as for any draft. Layers
-        with a shorter window keep it, recurrent layers their state. None: the model's own attention.
+        Attend to the last `window` tokens only. The KV cache is then a ring of that length, and steps in a
+        long context are as fast as in a short one. Any window is exact, as for any draft. Layers with a
+        shorter window keep it, recurrent layers their state. None: the model's own attention.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft model (section 6 of the paper), possibly nested further. The model's chain is
         then decoded speculatively: same distribution, and same tokens under greedy decoding and the coupled
@@ -354,7 +354,7 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
             stored = open_stored(check_path(name, given), target, name)
             return stored or ModelDraft(as_model("model", given, prefill=prefill_for(target)))
         except CheckpointNotFoundError as error:
-            if not isinstance(given, str) or "/" in given:
+            if not isinstance(given, str) or "/" in given.partition(":")[0] or "://" in given:
                 raise
             how = f"for a name of specdec.drafts.NAMES use specdec.drafts.named({given!r}, target)"
             raise CheckpointNotFoundError(f"{name}: {error}; {how}") from error

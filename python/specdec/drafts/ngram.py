@@ -106,7 +106,7 @@ def _level(
     totals = np.bincount(numbers.reshape(-1), counts, len(keys)).astype(np.int64)
     kept = totals >= min_count
     if np.count_nonzero(kept) > _MOST:
-        raise InputError(f"ids has {kept.sum()} distinct n-grams of one length; expected at most {_MOST}")
+        raise InputError(f"ids has {kept.sum()} distinct n-grams of equal length; expected at most {_MOST}")
     shorter, tokens = np.divmod(keys[kept], n_vocab)
     starts = np.searchsorted(shorter, np.arange(n_shorter + 1)).astype(np.int64)
     level = NgramLevel(starts, tokens.astype(np.int32), _narrow(totals[kept]))
@@ -205,7 +205,7 @@ class Ngram(Draft):
         if n is None:
             return 3 if cls._only_n is None else cls._only_n
         if cls._only_n is not None and check_integer("n", n, 1, MAX_N) != cls._only_n:
-            raise InputError.of("n", n, f"{cls._only_n}, as of every {cls.__name__}")
+            raise InputError.of("n", n, f"{cls._only_n} for every {cls.__name__}")
         return n
 
     @classmethod

@@ -151,7 +151,7 @@ def _refuse_misspelled(text: str, word: str) -> None:
     nearest = get_close_matches(word, NAMES, 1, 0.75)
     if nearest and "/" not in text and not check_path("draft", text).exists():
         names = f"one of {', '.join(NAMES)}; anything else is a path or a hub name"
-        raise InputError.of("draft", text, f"{nearest[0]} perhaps: {names}")
+        raise InputError.of("draft", text, f"{nearest[0]!r}, or {names}")
 
 
 def _read(argument: str) -> str:
@@ -266,7 +266,7 @@ NAMES: Final[dict[str, DraftName]] = {
         lambda path, target, dtype: Eagle(path, target, dtype=dtype), True),
     "mtp": DraftName(
         MTP, "[TOKENS]",
-        "the target's multi-token prediction block; TOKENS: how many, a text with them, or the block's file",
+        "the target's multi-token prediction block; TOKENS: number, a text to count, or the block's file",
         _mtp, True),
     "recurrent": DraftName(
         RecurrentDraft, "DIR", "a trained recurrent network",

@@ -63,7 +63,7 @@ class SkipLayers(Draft):
                 raise InputError.of(name, layers[-1], f"0 to {n_layer - 1}", verb="has layer")
         if len(self.attn) == len(self.mlp) == n_layer:
             skipped = number_of(n_layer, "layer")
-            raise InputError(f"attn and mlp skip all {skipped}; expected something to be left")
+            raise InputError(f"attn and mlp skip all {skipped}; expected some blocks to remain")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SkipLayers) and (self.attn, self.mlp) == (other.attn, other.mlp)

@@ -2,7 +2,7 @@
 
 A template comes from a checkpoint and may loop forever, so it runs in a reusable helper process
 (`specdec.models.template_worker`). The system kills it after `TIME_LIMIT_S` seconds per request, even if this
-process is gone, and bounds its address space to `MEMORY_LIMIT` bytes (not on macOS). It exits when its
+process has ended. It limits its address space to `MEMORY_LIMIT` bytes (not on macOS). It exits when its
 standard input closes. It receives pickles and replies in bytes that are only read as text.
 """
 

@@ -58,8 +58,8 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
 
     The curves follow Theorem 3.8, with a target that verifies γ + 1 positions in the time of one; `costs` are
     their c (Definition 3.7). One timed measurement, or runs of one pair in one setting including plain ones,
-    adds the curve of that pair's c and two points at its alpha, among the gammas that were run: the best one
-    predicted with the measured t(γ + 1) / t(1) (a ring), and the fastest (a star).
+    adds the curve of that pair's c. It also adds two points at its alpha, among the gammas that were run: the
+    best one predicted with the measured t(γ + 1) / t(1) (a ring), and the fastest (a star).
     """
     if not costs:
         raise InputError("costs is empty; expected at least one cost coefficient")

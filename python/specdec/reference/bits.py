@@ -122,7 +122,7 @@ class _Exact(_Forward):
 
     def mlp(self, h: Array, ours: str) -> Array:
         gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")
-        return self.times(gate * sigmoid(gate) * up, f"{ours}.mlp_down.weight")
+        return self.times(self.silu(gate) * up, f"{ours}.mlp_down.weight")
 
     def mixture(self, h: Array, i: int) -> Array:
         """Add experts in ascending order; each product with a weight and each sum is rounded."""

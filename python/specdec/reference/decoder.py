@@ -358,9 +358,6 @@ class _Forward:
         scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + self.settings["norm_eps"])
         return x / scale * weight
 
-    def silu(self, x: Array) -> Array:
-        return x * self.sigmoid(x)
-
     def in_f32(self, x: Array, name: str) -> Array:
         """Return the product with a matrix that has no number format."""
         return x @ self.tensor(name).T
@@ -396,10 +393,17 @@ class _Forward:
             hidden = above * np.maximum(up, 0) ** 2 + factors[2] * up
             hidden += (below + factors[2]) * (np.expm1(low) - low)
         elif own["gated"]:
-            hidden = _ACTIVATIONS[own["activation"]](self.linear(h, f"{ours}.mlp_gate")) * up
+            hidden = self.activation(self.linear(h, f"{ours}.mlp_gate")) * up
         else:
-            hidden = _ACTIVATIONS[own["activation"]](up)
+            hidden = self.activation(up)
         return self.linear(hidden, f"{ours}.mlp_down")
+
+    def activation(self, x: Array) -> Array:
+        name = self.settings["activation"]
+        return self.silu(x) if name == "silu" else _ACTIVATIONS[name](x)
+
+    def silu(self, x: Array) -> Array:
+        return x * self.sigmoid(x)
 
     def mixture(self, h: Array, i: int) -> Array:
         """Apply to each row its chosen experts, times their weights.
@@ -515,7 +519,6 @@ def _gelu(x: Array) -> Array:
 
 
 _ACTIVATIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
-    "silu": lambda x: x * _sigmoid(x),
     "gelu": _gelu,
     "gelu_tanh": lambda x: x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0),

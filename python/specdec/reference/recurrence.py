@@ -17,9 +17,9 @@ def delta_rule(
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return the outputs [n_rows, n_value_head, d_value] and the states after each row.
 
-    A state S [n_value_head, d_key, d_value] begins as zeros. A row decays its parent's state, replaces what
-    the state returns for its key by its value, as far as beta says, and reads the result with its query:
-    S' = decay · S + key (value - key · decay · S) beta; out = query · S'.
+    A state S [n_value_head, d_key, d_value] begins as zeros. A row decays its parent's state. By the share
+    beta it replaces the state's value for its key by its own value, then reads the result with its query: S'
+    = decay · S + key (value - key · decay · S) beta; out = query · S'.
 
     Parameters
     ----------

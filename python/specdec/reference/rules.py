@@ -214,9 +214,9 @@ def traversal(
 ) -> tuple[int, Probs]:  # fmt: skip
     """Traversal Verification of a tree (Weng et al. 2025, arXiv 2505.12398).
 
-    A row with chance p gives the output with probability p. What its draft tokens do not give is left of p T,
-    and its own turn comes after theirs: from the leaves to the root. A draft token that was chosen above
-    chosen ones alone is decided by itself where p is 1, as under rejection, with the same result.
+    A row with chance p gives the output with probability p. Rows are judged from the leaves to the root: the
+    row itself gets the part of p T that its draft tokens do not use. Where p is 1, a chosen draft token with
+    only chosen ones below is decided by itself, as under rejection, with the same result.
 
     Returns the last node of the accepted path and the distribution of the next token, [n_vocab].
     """

@@ -159,7 +159,7 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
         message = f"the body did not arrive within {limits.body_s:g} seconds"
         raise RequestError(message, status=408, headers=_CLOSE) from None
     except ClientDisconnect:
-        raise RequestError("the client has gone", status=499) from None
+        raise RequestError("the client disconnected", status=499) from None
     return bytes(body)
 
 
@@ -212,7 +212,7 @@ class _Endpoints:
         try:
             async with self._scoring:
                 if await request.is_disconnected():
-                    raise RequestError("the client has gone", status=499)
+                    raise RequestError("the client disconnected", status=499)
                 return await asyncio.to_thread(lambda: _json(asked.scored_prompts()))
         finally:
             self._n_scoring -= 1

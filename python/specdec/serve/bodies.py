@@ -17,7 +17,7 @@ _LONGEST_MESSAGE: Final = 1000
 _DEEPEST: Final = 128
 """Nesting depth of JSON. Schemas nest deepest, and llguidance has its own bound."""
 _CHUNK: Final = 1 << 16
-"""List entries to encode while holding the GIL."""
+"""List entries to encode at a time while holding the GIL."""
 _MAX_VALUES: Final = 600_000
 """Commas and opening brackets, roughly the number of values; parsing holds the GIL."""
 

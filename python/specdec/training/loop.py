@@ -164,7 +164,7 @@ class Progress:
             if type(step) is not int or type(n_steps) is not int or not 0 <= step <= n_steps:
                 raise ValueError(f"its steps are {step} of {n_steps}")
             if steps is not None and n_steps != steps:
-                raise ValueError(f"its steps are {n_steps}, and {steps} are asked for")
+                raise ValueError(f"its steps are {n_steps}, and {steps} are requested")
             if not 0.0 <= float(seconds) < math.inf:
                 raise ValueError(f"its seconds are {seconds}")
             self._network.load_state_dict(state["network"])

@@ -97,7 +97,7 @@ class TrainingOptions:
     begin: Any = other(None, help="folder of a draft to start from", flag="DIR", value_type=str)
     after: Any = other((), help="drafts that the new one complements", flag="DIR", many=True)
     threads: int | None = integer(
-        None, 1, help="(default: SPECDEC_NUM_THREADS, or the CPUs at hand)", flag="N"
+        None, 1, help="(default: SPECDEC_NUM_THREADS, or the available CPUs)", flag="N"
     )
     device: str | None = other(
         None, help="torch device (default: cuda if available, else cpu)", flag="NAME", value_type=str

@@ -74,9 +74,9 @@ def verify(
         Row i is the target's distribution after node i.
     draft_probs : array_like, [n_drafts, n_vocab]
         Row i is exactly the distribution that ``tokens[i]`` was drawn from, after any temperature, top-k or
-        nucleus. Draft tokens for one position are independent draws; or, with "rejection" and "traversal" and
-        in draw order, each conditional on those before it, as in sampling without replacement. A token that
-        was chosen, not drawn, has a point mass.
+        nucleus. Draft tokens for one position are independent draws. With "rejection" and "traversal" each
+        may also be conditional on earlier ones, in draw order, as in sampling without replacement. A token
+        that was chosen, not drawn, has a point mass.
     parents : sequence of int, [n_drafts], optional
         Parent node of each draft token, 0 for the last known token; parents precede their children. By
         default a chain.

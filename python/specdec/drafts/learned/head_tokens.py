@@ -1,7 +1,7 @@
 """Reduced heads: the tokens whose rows of the target's head a draft reads (FR-Spec, arXiv 2502.14856).
 
-A draft proposes no other tokens, so its distribution is another one but still its own: verification stays
-exact, and only the acceptance rate falls.
+A draft proposes no other tokens. Verification with this reduced distribution stays exact; only the acceptance
+rate falls.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from specdec.models.tokenizer import special_tokens_of
 
 HeadTokens: TypeAlias = int | Ngram | Sequence[int] | NDArray[np.integer[Any]]
 USUAL: Final = 32_768
-"""Tokens of a reduced head; vocabularies of up to twice as many are not reduced without being asked."""
+"""Default number of head tokens; vocabularies of up to twice as many tokens are not reduced by default."""
 
 
 def usual_head_tokens(target: Model) -> int:
-    """Return how many tokens the head of an MTP draft has by default."""
+    """Return the default number of head tokens of an MTP draft."""
     n_vocab = target.config.n_vocab
     return USUAL if n_vocab > 2 * USUAL else n_vocab
 

@@ -1,8 +1,8 @@
 """Base class and registry of learned drafts.
 
-Each method has a folder here with ``draft.py`` (the draft and its files), ``trainer.py``, an optional
-``network.py`` (PyTorch code shared with other modules), and ``online_trainer.py`` if it learns while it
-serves. Modules are imported on first use.
+Each method has a folder here with ``draft.py`` (the draft and its files) and ``trainer.py``. Some have
+``network.py``, PyTorch code shared with other modules, and ``online_trainer.py``, for learning while serving.
+Modules are imported on first use.
 """
 
 from __future__ import annotations

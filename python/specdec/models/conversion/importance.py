@@ -98,7 +98,7 @@ def _measured(model: Model, text: str, n_threads: int, progress: bool | None) ->
     tokens = model.check_ids(text, minimum=2, maximum=_NO_LIMIT)
     size = min(_CHUNK, model.config.n_ctx)
     pieces = [tokens[first : first + size] for first in range(0, len(tokens), size)]
-    tables = ("embedding", "relative_bias", "mixer_conv")  # which are not multiplied
+    tables = ("embedding", "relative_bias", "mixer_conv")  # which have no products
     shapes = _core.tensor_shapes(model.core.config)
     names = [name for name, of in shapes.items() if len(of) == 2 and not name.endswith(tables)]
 

@@ -47,7 +47,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
 
 _MODEL_TYPES: Final = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
 
-# Types whose configurations differ from Llama's, although transformers computes them by its class.
+# Model types whose configurations differ from Llama's, although transformers uses Llama's class.
 _OWN_CONFIGURATION: Final = ("exaone", "internlm3", "iquestcoder")
 
 # Alternative names in files.

@@ -1,4 +1,4 @@
-"""Families with Llama's block and another attention: norms after the rotation, gates of its output."""
+"""Families with Llama's block and other attention: norms after RoPE, gates on its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAYER = "model.layers.{i}"
 
 
 def half_of_heads(name: str, part: int) -> Named:
-    """Return the entry of one of two matrices whose heads take turns: queries (part 0) and gates (1)."""
+    """Return the entry of queries (part 0) or gates (1) in a matrix that alternates them head by head."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         heads = array.reshape(-1, 2, config["d_head"], *array.shape[1:])
@@ -24,7 +24,7 @@ def half_of_heads(name: str, part: int) -> Named:
 
 
 def _turned_back(name: str) -> Named:
-    """Return the entry of queries or keys that rotate by negative angles: their halves swap places."""
+    """Return the entry of queries or keys rotated by negative angles: their halves are swapped."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         heads = array.reshape(-1, 2, config["d_head"] // 2, *array.shape[1:])
@@ -34,7 +34,7 @@ def _turned_back(name: str) -> Named:
 
 
 def _ones(name: str) -> Named:
-    """Return the entry of a norm's weights that no file holds."""
+    """Return the entry of norm weights that are not stored."""
     return Named(name, make=lambda shape: np.ones(shape, np.float32))
 
 
@@ -49,7 +49,7 @@ _NANOCHAT = LLAMA | {
 
 
 def hunyuan(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
-    """Read HunYuan 1: norms by head after RoPE, whose base a constant alpha may stretch."""
+    """Read HunYuan 1: norms by head after RoPE; a constant alpha may scale its base."""
     sizes = reader.sizes()
     return llama_like(
         reader, sizes=sizes, turning=(reader.rotation(sizes["d_head"], alpha=True),), norm_eps=1e-5,

@@ -69,7 +69,7 @@ class ConfigReader:
         values = {name: self.fields.raw(name) for name in names}
         lists = {name: value for name, value in values.items() if isinstance(value, list) and value}
         for name, value in lists.items():
-            if any(one != value[0] for one in value):
+            if value[0] is None or any(one != value[0] for one in value):
                 raise self.fields.unsupported(name, "the same value for all layers")
         return ConfigReader(self.fields.replaced(**{name: lists[name][0] for name in lists}), self._n_ctx)
 

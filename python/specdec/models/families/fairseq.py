@@ -27,7 +27,7 @@ def _biogpt_tensors(config: Config) -> Mapping[str, Named]:
 
 
 def _read(reader: ConfigReader, sizes: dict[str, Any], activation: str, **switches: Any) -> dict[str, Any]:
-    """Read what both share; `activation` is the name of its field."""
+    """Read the fields that both share; `activation` is the name of its field."""
     scaled = reader.fields.boolean("scale_embedding", default=True)
     return gpt_like(
         sizes,

@@ -361,7 +361,7 @@ class MtpLayout:
 
 
 def _state_first(name: str) -> Named:
-    """Return the entry of a projection whose columns are the hidden state's, then the embedding's."""
+    """Return the entry of a projection with the hidden state's columns before the embedding's."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         return np.roll(array, shape[1] // 2, axis=1)

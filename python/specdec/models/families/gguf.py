@@ -150,7 +150,7 @@ def _scaling(m: Metadata) -> dict[str, Any] | None:
     factor = m.amount("rope.scaling.factor", m.amount("rope.scale_linear", None))
     rope_type = m.get("rope.scaling.type", "linear")
     if m.name == "phi3" and "rope_factors_long.weight" in m.tensors:
-        rope_type = "longrope"  # whatever the file calls it
+        rope_type = "longrope"  # whatever name the file gives it
     if rope_type == "none" or (rope_type == "linear" and factor in (None, 0.0, 1.0)):
         return None
     if rope_type == "linear":

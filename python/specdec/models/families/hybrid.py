@@ -1,8 +1,8 @@
 """Hybrids of attention and the gated delta rule: Qwen3.5 and Qwen3-Next.
 
-In Qwen3.5 the value heads of the delta rule are in *tiled* order, as in its GGUF files: the first one of each
-key head, then the second of each, and so on. Its folders have them *grouped* by key head, as all files of
-Qwen3-Next.
+The core and GGUF files of Qwen3.5 have the delta rule's value heads in *tiled* order: the first of each key
+head, then the second of each, and so on. Folders of Qwen3.5, and all files of Qwen3-Next, have them *grouped*
+by key head.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def _joined(config: Config) -> dict[str, Rows]:
 
 
 def _by_key_head(config: Config) -> dict[str, Rows]:
-    """Return the rows of the two matrices of Qwen3-Next, grouped by key head.
+    """Return the rows of Qwen3-Next's two matrices, grouped by key head.
 
-    One has a query, a key, the values, their gates; the other beta and decay of these values.
+    Per key head, one has a query, a key, values and gates; the other has beta and decay of these values.
     """
     n_key, d_key, d_value = (config[name] for name in ("n_mixer_key_head", "d_mixer_key", "d_mixer_value"))
     group = config["n_mixer_value_head"] // n_key
@@ -107,7 +107,7 @@ def _by_key_head(config: Config) -> dict[str, Rows]:
 def _chosen(
     name: str, rows: Callable[[Config], Rows], n_rows: Callable[[Config], int], bias: str = ""
 ) -> Named:
-    """Return the entry of chosen rows of a matrix with `n_rows`; `bias`: the tensor of the heads' biases."""
+    """Return the entry of selected rows of a matrix with `n_rows`; `bias`: tensor of the heads' biases."""
 
     def shape_there(shape: Shape, config: Config) -> Shape:
         return (n_rows(config), *shape[1:]) if len(shape) == 2 else shape
@@ -150,12 +150,12 @@ class _Rate(Named):
 
 
 def _of_heads(name: str, entry_type: type[Named] = Named) -> Named:
-    """Return the entry of a vector with a number for each value head."""
+    """Return the entry of a vector with one number per value head."""
     return entry_type(name, lambda array, shape, config: array[_heads(config)])
 
 
 def _output(name: str) -> Named:
-    """Return the entry of a matrix that reads the value heads."""
+    """Return the entry of a matrix whose inputs are the value heads."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         heads = _heads(config)
@@ -168,7 +168,7 @@ def _projections(
     layer: str, matrices: dict[str, str], rows: Callable[[Config], dict[str, Rows]],
     bias: str = "dt_bias",
 ) -> dict[str, Named]:  # fmt: skip
-    """Return the entries of the input's projections, chosen rows of matrices."""
+    """Return the entries of the input projections, as selected rows of matrices."""
     found: dict[str, Named] = {}
     for part, matrix in matrices.items():
         sharing = [other for other, one in matrices.items() if one == matrix]
@@ -229,7 +229,7 @@ def of_gguf(block: str) -> dict[str, Named]:
 
 
 def of_grouped_gguf(block: str) -> dict[str, Named | Either]:
-    """Return the entries of Qwen3-Next's GGUF files, of which old ones have one matrix less."""
+    """Return the entries of Qwen3-Next's GGUF files; old files have one matrix less."""
     new = of_gguf(block)
     names = ("ssm_in", "ssm_in", "ssm_ba", "ssm_ba")
     old = _projections(block, dict(zip(_PARTS, names, strict=True)), _by_key_head, "ssm_dt.bias")

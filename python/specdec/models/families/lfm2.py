@@ -1,4 +1,4 @@
-"""LFM2 and LFM3: short convolutions in the place of attention in most layers, and mixtures of experts."""
+"""LFM2 and LFM3: short convolutions instead of attention in most layers, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _mixers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
 
 
 def _convolutions(reader: ConfigReader, layer_types: list[str], width: int) -> dict[str, Any]:
-    """Read what the convolutions are; `width`: the default."""
+    """Read the convolutions; `width` is the default."""
     fields = reader.fields
     bias = fields.boolean("conv_bias", default=False)
     return {
@@ -84,7 +84,7 @@ def _convolutions(reader: ConfigReader, layer_types: list[str], width: int) -> d
 def _read(
     reader: ConfigReader, sizes: dict[str, Any], mixers: dict[str, Any] | None = None, **switches: Any
 ) -> dict[str, Any]:
-    """Read what all have in common."""
+    """Read the fields that both versions share."""
     config = llama_like(
         reader, sizes=sizes, theta=1_000_000.0, tied=True, eps_field="norm_eps", norm_eps=1e-5,
         activation="silu", qk_norm="head", **(mixers or _mixers(reader, sizes["n_layer"])), **switches,

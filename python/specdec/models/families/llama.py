@@ -354,7 +354,7 @@ def _phi3(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _gemma_like(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
-    """Read what Gemma 1, 2 and 3 share: scaled embeddings, norm weights stored minus 1."""
+    """Read the common part of Gemma 1, 2 and 3: scaled embeddings, norm weights stored minus 1."""
     scale = math.sqrt(sizes["d_model"])
     return llama_like(reader, sizes=sizes, tied=True, bias=False, embedding_scale=scale, **switches)
 
@@ -376,7 +376,7 @@ def _gemma2_like(
     norm_position: str = "both",
     **more: Any,
 ) -> dict[str, Any]:
-    """Read what Gemma 2 and 3 share; ``caps``: default soft caps of scores and logits."""
+    """Read the common part of Gemma 2 and 3; ``caps``: default soft caps of scores and logits."""
     scale = reader.fields.number("query_pre_attn_scalar", default=256.0) ** -0.5
     return _gemma_like(
         reader,
@@ -407,7 +407,7 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
 
 
 def cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
-    """Read what Cohere models share: parallel attention and MLP, LayerNorm without biases."""
+    """Read the common part of Cohere models: parallel attention and MLP, LayerNorm without biases."""
     return llama_like(
         reader, tied=True, bias=False, parallel="one_norm", norm="layer", eps_field="layer_norm_eps",
         norm_eps=1e-5, norm_bias=False, logit_scale=reader.fields.number("logit_scale", default=0.0625),

@@ -120,7 +120,8 @@ class Eagle(Draft):
         return describe_shape(self.tree, self.core)
 
     def __repr__(self) -> str:
-        more = "" if self.tree is None else f", tree={self.tree!r}"
+        more = "" if self.head_tokens is None else f", {len(self.head_tokens):,} head tokens"
+        more += "" if self.tree is None else f", tree={self.tree!r}"
         return (
             f"<specdec.drafts.{type(self).__name__} {str(self.path)!r}: {self.variant}, {self.dtype}{more}>"
         )
@@ -138,20 +139,20 @@ class MTP(Eagle):
     target : Model
         A model whose files hold the block.
     path : path-like, optional
-        Where the block is, if not in the target's files: llama.cpp's ``mtp-*.gguf``, or for a packed target
-        the model's folder or GGUF file.
+        File with the block, if not the target's own: llama.cpp's ``mtp-*.gguf``, or for a packed target the
+        model's folder or GGUF file.
     head_tokens : int, sequence of int or Ngram, optional
-        Tokens that it proposes; only their rows of the head are read, which for a large vocabulary is most of
-        a step (FR-Spec, arXiv 2502.14856). An integer: the lowest ids, which in BPE vocabularies are common
-        tokens; ids; or the 32,768 most frequent tokens of a table, such as
-        ``Unigram.from_text("texts.txt", target)``. Special tokens are added. None: 32,768, or all of up to
-        65,536. Any choice is exact.
+        Tokens that it may propose. Only their rows of the head are read; for a large vocabulary the head is
+        most of a step (FR-Spec, arXiv 2502.14856). An integer: that many of the lowest ids, which in BPE
+        vocabularies are common tokens. Or ids, or a table of frequencies, such as
+        ``Unigram.from_text("texts.txt", target)``: its 32,768 most frequent tokens. Special tokens are added.
+        None: 32,768, or all of up to 65,536. Any choice is exact.
     normed_input, normed_feedback : bool, default True
         Whether it reads the target's hidden state, and its own output, after the last norm or before it.
         Sources disagree about some models; only the acceptance rate depends on it.
     dtype : {None, "f32", "bf16", "int8", "int4"}
-        Number format of its matrices; None: as the target, whose quantized file's types it keeps. Rows of the
-        head have the target's format.
+        Number format of its matrices; None: the target's format, or the types of its quantized file. Rows of
+        the head have the target's format.
     tree, gamma, n_threads
         See `specdec.drafts`.
 
