@@ -517,7 +517,7 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
 
 
 def test_embeddings_are_merged_alone(adapted: Adapted, tmp_path: Path) -> None:
-    """See test_peft.py for the values, and for whole tensors, DoRA and biases."""
+    """test_peft.py tests the values, whole tensors, DoRA and biases."""
     name = "base_model.model.model.embed_tokens.lora_embedding_{}"
     files = {name.format("A"): np.ones((3, 61), np.float32), name.format("B"): np.ones((64, 3), np.float32)}
     folder = write_adapter(tmp_path / "adapter", adapter_config(r=3), files)

@@ -51,7 +51,7 @@ def mixed(sure: float, unsure: float) -> list[tuple[float, float, float]]:
 
 
 def rates_of(world: World, n_tokens: int) -> tuple[float, float]:
-    """Tokens per second of the first 150, and of so many after them."""
+    """Tokens per second over the first 150 tokens, and over the following ones."""
     plays = [Play(world, seed) for seed in range(4)]
     cold, warm = (np.mean([play.rate(n) for play in plays]) for n in (150, n_tokens))
     return float(cold), float(warm)
@@ -164,7 +164,7 @@ def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(
             assert n_tried > (20 if n_prompt * reading <= 1 else 5)
         else:  # reading a longer text at once is paid back later
             assert lost < (0.035 if reading > 0.02 else 0.02) * n_tokens
-            assert asked_at[0][-1] > n_tokens / 4  # it is not forgotten
+            assert asked_at[0][-1] > n_tokens / 4  # its estimates are kept
 
 
 @needs_hooks
@@ -226,7 +226,7 @@ def test_noisy_times_lead_to_no_longer_drafts(noise: float, accidents: float) ->
 def test_slow_rounds_do_not_add_up() -> None:
     """One round in ten takes three times as long. Plain decoding is measured far less often than drafting.
 
-    What was seen of it stays right in proportion: a plain round takes 1 s, one of 5 rows 1.2 s.
+    Its measurements stay right in proportion: a plain round takes 1 s, one of 5 rows 1.2 s.
     """
     learned, rng = _core.AdaptiveGamma(), np.random.default_rng(1)
     chain, nothing = ([0.5] * 4, 3, 0, 0.0), ([], 0, 0, 0.0)
@@ -280,7 +280,7 @@ def test_a_first_call_loses_little_in_any_batch(verify: Any, alpha: float, n: in
 
 @needs_hooks
 def test_batches_of_other_sizes_have_their_own_estimates() -> None:
-    """Drafting pays for one sequence and not for 64; sessions of both take turns."""
+    """Drafting pays for one sequence and not for 64; sessions of both sizes alternate."""
     world = World(COMPUTE, 0.36, alike(0.8), together=0.2)
     play = Play(world, 1)
     for turn in range(6):
@@ -308,7 +308,7 @@ def test_free_slots_do_not_change_the_price_of_drafts() -> None:
 
 @needs_hooks
 def test_one_slow_plain_round_does_not_make_drafts_look_good() -> None:
-    """The first plain round takes three times as long; others show that it was an accident."""
+    """The first plain round takes three times as long; later ones show that it was an outlier."""
     learned = _core.AdaptiveGamma()
     n_drafting = 0
     for i in range(60):
@@ -558,7 +558,7 @@ def test_two_threads_may_share_a_policy(models: Models) -> None:
 
 
 def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a signal handler, or when a stream is collected: in the same thread, in the middle of `end`."""
+    """As in a signal handler, or when a stream is collected: in the same thread, during `end`."""
     auto, plain = AdaptiveGamma(), specdec.generate(models.target, None, "It was", max_new_tokens=10)
     texts: list[list[int]] = []
 
@@ -574,7 +574,7 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
         return run_type.key
 
     monkeypatch.setattr(RunType, "key", property(interrupted))
-    thread = threading.Thread(target=run, daemon=True)  # one that waits for itself does not stop the tests
+    thread = threading.Thread(target=run, daemon=True)  # a deadlock does not stop the tests
     thread.start()
     thread.join(timeout=60)
     assert texts == [plain.tokens] * 2
@@ -584,7 +584,7 @@ def test_a_run_may_end_while_another_one_ends(models: Models, monkeypatch: pytes
 
 
 def test_a_function_says_how_many_to_draft(models: Models) -> None:
-    """For each sequence, also for those that replace others."""
+    """For each sequence, replacements in slots included."""
     seen: list[tuple[int, int]] = []
 
     def policy(rounds: Sequence[specdec.Round]) -> int:

@@ -98,7 +98,7 @@ def test_small_cells_are_counted_together() -> None:
     counts, exact = np.array([50, 45, 3, 2]), np.array([0.5, 0.44, 0.03, 0.03])
     together = scipy.stats.power_divergence([50, 45, 5], [50, 44, 6], lambda_="log-likelihood").pvalue
     assert agreement.p_value(counts, exact) == pytest.approx(together, rel=1e-12)
-    few = np.array([0.5, 0.46, 0.03, 0.01])  # 4 expected in the small ones: the next one joins them
+    few = np.array([0.5, 0.46, 0.03, 0.01])  # 4 expected in the small ones: the next cell is merged with them
     joined = scipy.stats.power_divergence([50, 50], [50, 50], lambda_="log-likelihood").pvalue
     assert agreement.p_value(counts, few) == pytest.approx(joined, rel=1e-12)
 

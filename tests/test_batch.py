@@ -189,7 +189,7 @@ def test_short_prompts_are_read_together(drafting: bool) -> None:
     assert count([[i] for i in range(8)]) == (0, 0)
     assert count([list(range(65)), [90], [91, 5]]) == (2, 65)
     assert count([[*range(30), 90 + i, 5] for i in range(8)]) == (2, 31 + 7)
-    # ten are not worth waiting for; what a slice has read is there for the next, and slices are even
+    # ten are not worth waiting for; the next slice reuses what a slice has read, and slices are even
     assert count([[*range(10), 90 + i, 5] for i in range(6)]) == (2, 3 * 11 + 3)
 
 
@@ -227,7 +227,7 @@ def test_few_sequences_have_the_whole_budget(models: Any) -> None:
 
 
 def test_who_wants_fewer_leaves_the_rest_to_others(models: Any) -> None:
-    """And never gets more than its own policy asks for."""
+    """No sequence gets more than its own policy requests."""
     prompts = [[1], [2], [3], [4], [5]]
     session = new_session(models[0], models[0], prompts, gamma=12, max_new_tokens=60, node_budget=16)
     session.prefill()
@@ -306,7 +306,7 @@ def test_times_are_those_of_what_a_text_shared_its_rounds_with(pair: Pair) -> No
 
 @needs_hooks
 def test_refilled_slots_leave_nothing(pair: Pair) -> None:
-    """Nor does a batch that ends with an exception."""
+    """A batch that ends with an exception does not either."""
 
     def work() -> None:
         specdec.generate(*pair, PROMPTS, batch_size=2, max_new_tokens=8, node_budget=6)

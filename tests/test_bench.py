@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 class EveryByte(ToyTokenizer):
-    """The toy tokenizer; a byte that it has no token for is an "a"."""
+    """The toy tokenizer; a byte without a token becomes an "a"."""
 
     def _encode(self, text: str) -> list[int]:
         return [token for char in text for token in self._of(char)]
@@ -185,7 +185,7 @@ def test_tables_and_json(pair: Pair, found: Bench) -> None:
     assert repr(found).startswith("<specdec.Bench: small one drafting for target, gamma 3, temperature 0; ")
     with pytest.raises(KeyError):
         found["no such category"]
-    questions = [Question(1, "a\x1b[2J\nb", ("ab",))]  # a category does not steer the terminal
+    questions = [Question(1, "a\x1b[2J\nb", ("ab",))]  # control characters of a category are escaped
     odd = specdec.bench(pair[0], None, questions, max_new_tokens=1, repeats=1, n_threads=1)
     for text in (str(odd), odd.markdown()):
         assert r"a\x1b[2J\nb" in text and "\x1b" not in text
@@ -194,7 +194,7 @@ def test_tables_and_json(pair: Pair, found: Bench) -> None:
 def test_an_impossible_speed_up_is_said_to_be_one(
     pair: Pair, found: Bench, folder: Path, tmp_path: Path
 ) -> None:
-    """A plain run that was held up by something else."""
+    """A plain run that another process delayed."""
     copytree(folder, tmp_path, dirs_exist_ok=True)
     for run in (1, 2):
         for name, seconds in (("small-one", 0.001), ("plain", 100.0)):
@@ -232,7 +232,7 @@ def test_samples_differ_by_repetition_and_not_by_what_else_is_asked(pair: Pair) 
 
 
 def test_what_drafts(pair: Pair) -> None:
-    """A memory learns from its repetition alone, and is left as it is."""
+    """A memory learns only within its repetition; the caller's object does not change."""
     options = {**OPTIONS, "repeats": 1, "max_new_tokens": 2}
     assert "gamma auto" in str(specdec.bench(*pair, ["ab"], **{**options, "gamma": "auto"}))
     draft = specdec.drafts.PromptLookup()
@@ -335,7 +335,7 @@ def test_an_interrupted_benchmark_goes_on(
 def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_type: str
 ) -> None:
-    """Its steps are those of a benchmark that was not interrupted, wherever it was."""
+    """Its steps equal those of an uninterrupted benchmark, wherever it was interrupted."""
     questions = [Question(i, "c", ("ab ab", "ab")) for i in range(3)]
     options: dict[str, Any] = {"max_new_tokens": 12, "repeats": 2, "n_threads": 1, "plain": False}
     monkeypatch.setattr("specdec.analysis.bench._N_WARM_UPS", 0)
@@ -379,7 +379,7 @@ DAMAGES: list[tuple[str, list[str | int], Any]] = [
     ("specdec.replies[0].tokens", ["specdec", "replies", 0, "tokens"], [1]),
     ("specdec.replies[0].prefill_s", ["specdec", "replies", 0, "prefill_s"], None),
 ]  # fmt: skip
-"""Fields that are refused, where a line is changed, and to what."""
+"""Refused fields: the changed part of a line, and its new value."""
 
 
 @pytest.mark.parametrize("field, keys, value", DAMAGES, ids=range(len(DAMAGES)))
@@ -401,7 +401,7 @@ def test_damaged_answers(
 
 
 def test_files_that_cannot_be_written(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Because of another program, or a file in index of a folder."""
+    """Because of another program, or a file in place of a folder."""
     path = tmp_path / "run_1" / "plain.jsonl"
 
     def disturbed(*args: Any, **options: Any) -> Any:

@@ -52,7 +52,7 @@ def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     report.close()
 
     text = (folder / "toy.md").read_text(encoding="utf-8")
-    assert text.rstrip("\n") in capsys.readouterr().out  # what is written was printed
+    assert text.rstrip("\n") in capsys.readouterr().out  # the file has the printed text
     assert "`python -m benchmarks toy --work PATH --drafts 'a b'`" in text
     for said in ("machine-x", "commit", "load average at the beginning", "Load average at the end"):
         assert said in text
@@ -149,7 +149,7 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class Noting(PeerEngine):
-    """Notes how long the cache is before and after each run."""
+    """Records the length of the cache before and after each run."""
 
     def __init__(self) -> None:
         super().__init__(SimpleNamespace(ids=lambda n: list(range(n)), context=CACHE, config={}))
@@ -183,7 +183,7 @@ def test_bursts_of_peers_begin_with_the_same_cache() -> None:
         assert set(runs) == {(n, n + CELLS[cell])}
         assert len(runs) > len(samples)  # some warm up
     noting = Noting()
-    for n_runs in (2, 3):  # the first run of a cell warms up; one that is longer than its burst counts
+    for n_runs in (2, 3):  # the first run of a cell is a warm-up; a run longer than its burst counts
         assert len(noting.burst("prefill 32", 1e-6)) == 1 and len(noting.runs) == n_runs
 
 

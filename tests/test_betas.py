@@ -64,7 +64,7 @@ def test_betas_expect_as_many_accepted_drafts_as_there_are(
 @pytest.mark.parametrize("judge", ["block", "traversal"])
 @pytest.mark.parametrize("where", RULES)
 def test_betas_of_rules_for_whole_chains_are_theorem_3_5(where: str, judge: str) -> None:
-    """They judge no draft alone, so the betas are what rejection would accept each position with."""
+    """They judge no token alone, so the betas are rejection's acceptance probabilities at each position."""
     parents = shapes()["chain2"]
     target, draft = models("plain", 3, with_core=where == "core")
     lengths = set()

@@ -116,7 +116,7 @@ def test_what_is_begun_and_what_is_continued() -> None:
     )
     with pytest.raises(InputError, match="are both True"):
         template.render(said("Hi"), add_generation_prompt=True, continue_final_message=True)
-    # what the template strips stays stripped, what it keeps is kept
+    # text that the template strips stays stripped, other text is kept
     assert template.render(said("Hi", "Well, ")) == reply + " "
     assert of_family("gemma").render(said("Hi", "Well, ")).endswith("<start_of_turn>model\nWell,")
     blocks = [*said("Hi"), {"role": "assistant", "content": [{"type": "text", "text": "So"}]}]

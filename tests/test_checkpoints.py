@@ -165,7 +165,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_p
         ({}, {}),
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 50}, {}),  # greedy, as in transformers
         ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
-        ({"no_repeat_ngram_size": 3}, {"no_repeat_ngram_size": 3}),  # greedy decoding heeds it, too
+        ({"no_repeat_ngram_size": 3}, {"no_repeat_ngram_size": 3}),  # it applies to greedy decoding too
         ({"min_new_tokens": 3, "bad_words_ids": [[5, 6]]}, {"min_tokens": 3, "bad_words": [[5, 6]]}),
         ({"do_sample": True}, {"temperature": 1.0}),
         ({"do_sample": True, "temperature": 0.6, "top_k": 20, "min_p": 0}, {"temperature": 0.6, "top_k": 20}),
@@ -181,7 +181,7 @@ def test_default_sampling(make_llama, said, found):
     specdec.Sampling(**model.default_sampling)
     plain = specdec.generate(model, None, [1, 2, 3], max_new_tokens=5, ignore_eos=True)
     same = specdec.generate(model, None, [1, 2, 3], max_new_tokens=5, ignore_eos=True, temperature=0.0)
-    assert plain.tokens == same.tokens  # never applied unasked
+    assert plain.tokens == same.tokens  # never applied unless requested
     model.default_sampling["temperature"] = 7.0
     assert model.default_sampling == found
 
@@ -493,7 +493,7 @@ def test_what_is_no_regular_file(tmp_path):
 def test_files_are_closed(make_llama):
     """Descriptors are closed with the checkpoint, and after a refusal."""
     folder, refused = make_llama("a", n_shards=3), make_llama("b", n_shards=3, hidden_act="none")
-    gc.collect()  # what other tests left open
+    gc.collect()  # left open by other tests
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         checkpoint = open_checkpoint(folder)
@@ -530,7 +530,7 @@ def test_safetensors_agrees_with_the_library_on_damaged_files(tmp_path):
         data, damage = bytearray(good), rng.integers(5)
         if damage == 0:
             del data[rng.integers(len(data)) :]
-        for _ in range(rng.integers(1, 4) if damage else 0):  # of the header, where damage may pass for sense
+        for _ in range(rng.integers(1, 4) if damage else 0):  # of the header, where damage may still be valid
             at = rng.integers(n_header if damage < 4 else len(data))
             flipped, written = data[at] ^ (1 << rng.integers(8)), rng.choice(list(b'0123456789[]{}",: FU'))
             data[at] = flipped if damage == 2 else written

@@ -94,7 +94,7 @@ def within_reach(folder: str) -> set[str]:
 
 
 def test_folders_are_built_on_what_the_table_says() -> None:
-    """Every C file is in a folder of it, and CMake builds it on the folders that the table lists."""
+    """Every C file is in a folder of `BELOW`, and CMake builds it on the folders listed there."""
     assert {folder_of(path) for path in C_FILES} == {*BELOW}, "BELOW in this file names the folders of csrc"
     for folder in BELOW.keys() - {"binding", "testing"}:
         call = re.search(r"sd_add_folder\(([\w ]+)\)", read(CSRC / folder / "CMakeLists.txt"))
@@ -296,7 +296,7 @@ def modules() -> dict[str, Path]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    del found[""]  # the package itself, which names where each public name lies
+    del found[""]  # the package itself, which maps each public name to its module
     return found
 
 
@@ -541,7 +541,7 @@ def test_readme_example_runs() -> None:
 
 
 def test_pages_have_links_that_lead_somewhere_and_no_install_by_name() -> None:
-    """A package index has another project named specdec: this one is `pip install .` or specdec-cpu."""
+    """PyPI has another project named specdec: install this one by `pip install .` or as specdec-cpu."""
     named = re.compile(r"pip install [^`\n&]*\bspecdec\b(?!-cpu)")
     pages = [path for path in project_files() if path.suffix in (".md", ".py", ".ipynb")]
     wrong = [name(path) for path in pages if named.search(read(path))]

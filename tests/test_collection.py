@@ -196,7 +196,7 @@ CYCLES: dict[str, Callable[[Node, Any], Any]] = {
     "a table over an array": table_of,
     "a session's transform": own_transform,
 }
-"""What refers to a node: through its session's transform to itself, too."""
+"""Objects that refer to a node, also to themselves through the session's transform."""
 
 
 @pytest.mark.parametrize("name", CYCLES)
@@ -218,7 +218,7 @@ def keep(probs: Any, tokens: Any) -> Any:
 
 
 def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
-    """Each reference is counted once and shown to the collector once."""
+    """Each reference is counted once and visited by the collector once."""
 
     def transform(probs: Any, tokens: Any) -> Any:
         return probs
@@ -287,7 +287,7 @@ def test_collections_during_rounds_change_nothing(models: Any) -> None:
 
 
 def test_no_object_is_half_made() -> None:
-    """All of an object is made by `__new__`: there is none to look at before, and `__init__` does nothing."""
+    """`__new__` makes the whole object: no incomplete object is visible, and `__init__` does nothing."""
     types_ = [value for value in vars(_core).values() if isinstance(value, type)]
     assert len(types_) == 17
     for type_ in types_:

@@ -91,7 +91,7 @@ def test_greedy_run(embedded: Pair) -> None:
 
 
 def test_by_default_it_samples_the_same_text_for_everybody(embedded: Pair) -> None:
-    """Coupled, so that the plain run and any gamma give the same tokens, with a seed that is fixed."""
+    """Coupled with a fixed seed, so that the plain run and any gamma give the same tokens."""
     output = printed("abcab", "--max-new-tokens", "40")
     options: dict[str, Any] = {"temperature": 0.6, "repetition_penalty": 1.1, "verify": "coupled", "seed": 0}
     wanted = specdec.generate(*embedded, "abcab", max_new_tokens=40, **options)
@@ -199,7 +199,7 @@ def test_colors(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_different_outputs_would_be_said_loudly(
     embedded: Pair, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """Plain decoding is made wrong from its third token on; the exit status says so."""
+    """Plain decoding is falsified from its third token on; the exit status reports it."""
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         out = specdec.generate(*arguments, **options)
@@ -295,7 +295,7 @@ def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(given: Any, meant: str,
     ],
 )  # fmt: skip
 def test_words_after_a_verb_may_be_a_prompt(arguments: list[str], is_prose: bool) -> None:
-    """They are taken for one where the verb has no place for them, and nowhere else."""
+    """They count as a prompt only where the verb takes no such words."""
     done = run(*arguments)
     hint = f"put two dashes first: specdec -- {shlex.join(arguments)}\n"
     assert done.exit_code == 2 and done.stderr.endswith(hint) == is_prose

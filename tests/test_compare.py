@@ -111,7 +111,7 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
     found = specdec.tune(world.target, candidates, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8)
     assert found.draft == "mine"
     if found.row.by_running:
-        nothing = found.row.reason == "nothing was drafted"  # which is plain decoding, whatever its times
+        nothing = found.row.reason == "nothing was drafted"  # that is plain decoding, whatever its times
         assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
         assert ("= plain (drafted nothing)" in str(found)) == nothing
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2)) and found.idealised_gamma is None
@@ -195,7 +195,7 @@ def test_intervals_of_tokens_per_pass_cover_the_truth(world: World, monkeypatch:
 
 def test_figures_by_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts of a turn; costs are medians over plain runs of the same turn."""
-    texts = [[(3, 3, 4), (3, 1, 2), (0, 0, 1)], [(2, 0, 1), (3, 2, 2)]]  # an end cut one off
+    texts = [[(3, 3, 4), (3, 1, 2), (0, 0, 1)], [(2, 0, 1), (3, 2, 2)]]  # the end of the text cut one off
     row = compared(monkeypatch, world, (list(map(text_of, texts)), [1.0, 1.0]), timing=False)
     assert (row.n_tokens, row.n_calls, row.n_drafted, row.n_accepted) == (10, 5, 11, 6)
     assert (row.tokens_per_call, row.alpha, row.by_position) == (2.0, 0.5, (3 / 4, 2 / 4, 1 / 3))
@@ -221,7 +221,7 @@ def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
 
 @pytest.mark.parametrize("n_runs", range(1, 19))
 def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatch, n_runs: int) -> None:
-    """Each speed-up is over the texts that plain decoding has decoded in the same turn; each way has one."""
+    """Each speed-up is over texts that plain decoding decoded in the same turn, for every configuration."""
     seconds: dict[tuple[Any, int], list[tuple[float, int]]] = {}
     clock = SimpleNamespace(now=0.0)
 
@@ -238,7 +238,7 @@ def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatc
         world.target, {"it": world.draft}, PROMPTS, gammas=[1, 2], n_tokens=8, repeats=3,
         seconds=n_runs - 0.5,
     )  # fmt: skip
-    assert sum(map(len, seconds.values())) == max(3, n_runs)  # the first of each way in any case
+    assert sum(map(len, seconds.values())) == max(3, n_runs)  # the first of each configuration in any case
     for row in found.comparison.rows:
         wanted = []
         for turn in range(3):
@@ -250,7 +250,7 @@ def test_measuring_may_end_anywhere(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_hopeless_configuration_has_one_repetition(world: World, monkeypatch: Any) -> None:
-    """As `specdec.recommend_draft` has it, where less than half the speed is hopeless."""
+    """As in `specdec.recommend_draft`, which drops settings of less than half the speed."""
     use_speedups(monkeypatch, lambda run: Speedup((0.4 if run.gamma == 1 else 0.6,) * 3, (2.0,) * 3))
     found = specdec.recommend_draft(
         world.target, "prompt-lookup", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3
@@ -259,7 +259,7 @@ def test_a_hopeless_configuration_has_one_repetition(world: World, monkeypatch: 
 
 
 def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By made-up speed-ups, of which the highest is no result: it is above the tokens per pass."""
+    """With made-up speed-ups, the highest of which is invalid: it exceeds the tokens per pass."""
     speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
 
     def speedup(run: Any) -> Speedup:
@@ -333,7 +333,7 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(found: specdec.Compariso
 
 
 def test_rows_without_figures(found: specdec.Comparison) -> None:
-    """Prompts that a limit of time left out; a draft that drafted nothing, which is plain decoding twice."""
+    """Prompts left out by a time limit; a draft that drafted nothing, so plain decoding is timed twice."""
     short = replace(found, rows=(replace(found.rows[0], prompts=found.rows[0].prompts[:1]), *found.rows[1:]))
     (table,) = [one for one in short.tables() if "by prompt" in one.title]
     assert table.rows[0][-1] == "–" and "–" not in table.rows[1]
@@ -350,7 +350,7 @@ def test_a_narrow_terminal_has_fewer_columns(found: specdec.Comparison) -> None:
     assert max(map(len, lines[1:-1])) <= 80
     assert "speed-up" in lines[1] and "tokens per pass" in lines[1] and "t(round)" not in lines[1]
     assert "95 %, 95 %" in lines[-1]
-    narrow = found.summary().text(10)  # what is not optional stays
+    narrow = found.summary().text(10)  # the other columns stay
     assert all(name in narrow for name in ("draft", "gamma", "alpha", "tokens per pass", "speed-up"))
 
 

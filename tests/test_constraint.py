@@ -73,7 +73,7 @@ def wanted(world: World, how: str) -> list[int]:
 
 @pytest.mark.parametrize("name", [None, *named()])
 def test_output_is_plain_output_under_the_constraint(world: World, name: str | None) -> None:
-    """For every draft; each state is asked once, and forbidden tokens are not drafted."""
+    """For every draft; each state's mask is requested once, and forbidden tokens are not drafted."""
     for how, options in HOW.items():
         constraint = RandomConstraint(world.n_vocab, length=37)
         draft = None if name is None else DRAFTS[name](world)
@@ -102,7 +102,7 @@ def drafted_paths(out: specdec.Result) -> list[list[int]]:
 @needs_hooks
 @pytest.mark.parametrize("name", ["model", "trigram", "random", "ensemble"])
 def test_draft_tokens_are_drawn_from_masked_distributions(world: World, name: str) -> None:
-    """What nodes were drawn from has no mass on tokens that may not come."""
+    """Nodes are drawn from distributions without mass on forbidden tokens."""
     constraint, made = RandomConstraint(world.n_vocab), DRAFTS[name](world)
     draft = made if hasattr(made, "describe") else drafts.ModelDraft(made)
     session = Session(
@@ -169,7 +169,7 @@ def test_stops_and_limits_hold_within_forced_tokens(world: World) -> None:
 
 
 def test_the_end_of_text_is_a_token_like_others(world: World) -> None:
-    """Where it alone may come it comes; it ends the text."""
+    """It is chosen where it alone is allowed, and ends the text."""
 
     class Ends(RandomConstraint):
         def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
@@ -425,7 +425,7 @@ def test_a_dead_end_after_a_draft_token_does_not_end_the_text(world: World, name
 
 @pytest.mark.parametrize("drafting", [False, True])
 def test_a_dead_end_of_the_text_is_an_error(world: World, drafting: bool) -> None:
-    """Whether or not it was met after a draft token before."""
+    """Whether or not a draft token reached it earlier."""
     draft = world.target if drafting else None  # whose draft tokens are the text
     text = specdec.generate(world.target, None, PROMPT, max_new_tokens=12, ignore_eos=True).tokens
     wrong = [*text[:10], (text[10] + 1) % N_VOCAB]

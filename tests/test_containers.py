@@ -179,7 +179,7 @@ def test_an_object_of_tokenizers(tmp_path: Any) -> None:
     found = resolve_tokenizer(given, tmp_path, bos_id=256, eos_ids=(257,))
     assert isinstance(found, ByteTokenizer) and (found.bos_id, found.eos_ids) == (256, (257,))
     assert found.decode(found.encode(TEXT)) == TEXT
-    assert given.truncation is not None  # the caller's object is as it was
+    assert given.truncation is not None  # the caller's object is unchanged
 
 
 class Slow:

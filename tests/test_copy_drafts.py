@@ -100,7 +100,7 @@ Copy = tuple[Callable[[int], "int | None"], int, "Odds"]
 
 
 class Odds:
-    """How often a match of each length predicted the next token; see csrc/draft/copy/copying.c."""
+    """Share of matches of each length that predicted the next token; see csrc/draft/copy/copying.c."""
 
     def __init__(self) -> None:
         self.tried: dict[int, float] = defaultdict(float)
@@ -313,7 +313,7 @@ SOURCE = list(range(10, 40))
             [(SOURCE[:9], 9), ([20, 19, 21, 20, 22, 21, 23, 22, 24], 4), (SOURCE[14:23], 9),
              (SOURCE[24:29], 5)],
         ),
-        # 19 to 21 left out: 22 is found further on
+        # 19 to 21 left out: 22 is found further ahead
         ([*SOURCE[:9], *SOURCE[12:]], 1, [(SOURCE[:9], 9), (SOURCE[13:22], 9), (SOURCE[23:29], 6)]),
     ],
     ids=["substitution", "insertion", "deletion"],

@@ -75,7 +75,7 @@ def test_transformers_computes_the_same() -> None:
     theirs, state = modeling_qwen3_5.torch_recurrent_gated_delta_rule(
         *tensors, output_final_state=True, use_qk_l2norm_in_kernel=True
     )
-    tiled = np.arange(6).reshape(2, 3).T.ravel()  # their value heads follow each other by key head
+    tiled = np.arange(6).reshape(2, 3).T.ravel()  # their value heads are grouped by key head
     rows = query, key, value[:, tiled], np.exp(log_decay)[:, tiled], beta[:, tiled]
     ours, states = recurrence.delta_rule(*rows)
     np.testing.assert_allclose(ours, theirs[0][:, tiled], atol=1e-6)
@@ -87,7 +87,7 @@ SMALL = VARIANTS["delta"] | {"n_ctx": 6000, "n_layer": 2, "mixers": ["delta", "a
 
 @pytest.mark.slow
 def test_a_long_text_has_one_state_however_it_was_read() -> None:
-    """In slices, token by token, in trees most of whose nodes are dropped, and in one row after another."""
+    """In slices, token by token, and in trees most of whose nodes are dropped."""
     model = build(SMALL, random_tensors(SMALL))
     ids = np.random.default_rng(5).integers(0, SMALL["n_vocab"], 5000).tolist()
     in_slices, alone, in_trees = (decoder_of(model, max_nodes=24) for _ in range(3))
@@ -109,7 +109,7 @@ def test_a_long_text_has_one_state_however_it_was_read() -> None:
 
 @pytest.mark.parametrize(("reach", "width"), [(60, 60), (3, 60), (60, 4), (1, 60)])
 def test_nodes_of_trees_have_the_bits_of_their_paths(reach: int, width: int) -> None:
-    """Random, deep and wide trees and a chain: tiles of nodes on the way are kept, shared and overwritten."""
+    """Random, deep and wide trees and a chain: tiles of inner nodes are kept, shared and overwritten."""
     config = VARIANTS["delta"]
     model, rng = build(config, random_tensors(config)), np.random.default_rng(reach)
     decoder, text = decoder_of(model, max_nodes=60, n_threads=2), rng.integers(0, 101, 9).tolist()
@@ -129,7 +129,7 @@ def test_a_prompt_that_overflows_is_read_again_to_name_the_place() -> None:
     tensors = random_tensors(config)
     tensors["token_embedding"][:, 3] = 0.0
     tensors["token_embedding"][spike, 3] = 1.0
-    for name in ("0.mixer_out", "0.mlp_down", "1.attn_out", "1.mlp_down"):  # these leave it alone
+    for name in ("0.mixer_out", "0.mlp_down", "1.attn_out", "1.mlp_down"):  # these do not change the state
         tensors[f"layers.{name}.weight"][3] = 0.0
     tensors["layers.2.mixer_in.weight"][-1, 3] = 3e38
     tensors["layers.2.mixer_conv"][-1] = 1e3
@@ -169,7 +169,7 @@ def test_cached_texts_have_no_log() -> None:
 
 @pytest.mark.slow
 def test_a_pass_that_is_stopped_while_it_folds_leaves_no_trace() -> None:
-    """Some tiles have the accepted tokens, and others have them still in the log."""
+    """Some tiles contain the accepted tokens; for others these are still in the log."""
     model = wide_model(WIDE_DELTA, "rows")
     ids, tree, stops = list(range(200)), [-1, *range(119)], 0
 

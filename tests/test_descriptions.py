@@ -79,7 +79,7 @@ def test_a_description_may_change_once_the_session_is_made(name: str) -> None:
 
 
 class Odd(str):
-    """A name that equals no name."""
+    """A str subclass that equals no string."""
 
     __hash__ = object.__hash__
 

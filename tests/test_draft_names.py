@@ -50,7 +50,7 @@ SAVED: dict[str, Callable[[specdec.Model], Any]] = {
     "recurrent": lambda target: recurrent_weights(target, [5, 6, 7]),
     "pass": look_ahead_weights,
 }
-"""What is saved for a draft of this name."""
+"""Saved file or folder for a draft of this name."""
 OF_OTHER_TARGETS = {"embedded", "mtp"}
 
 

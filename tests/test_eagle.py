@@ -79,7 +79,7 @@ QUICK = ("EAGLE-1", "speculators")
     "layout", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FOLDERS]
 )
 def test_trees_are_drawn_as_in_the_paper(target: specdec.Model, layout: str, tmp_path: Path) -> None:
-    """What each node of sampled trees was drawn from, over rounds that accept some of them, in a batch."""
+    """Distributions that sampled nodes were drawn from, over rounds that accept some nodes, in a batch."""
     folder = FOLDERS[layout](target)
     draft = drafts.Eagle(folder.write(tmp_path), target, tree=drafts.StaticTree((2, 2, 1)))
 
@@ -190,7 +190,7 @@ def test_a_slot_is_taken_by_a_prompt_of_another_first_token(target: specdec.Mode
 
 
 def test_a_prompt_of_one_token_has_no_draft_token_at_first(target: specdec.Model, tmp_path: Path) -> None:
-    """No token is before it whose hidden states could be read."""
+    """No earlier token has hidden states to read."""
     draft = drafts.Eagle(eagle3(target).write(tmp_path), target)
     result = specdec.generate(target, draft, [4], max_new_tokens=9, ignore_eos=True, gamma=2)
     assert [len(one.drafted) for one in result.trace.rounds][:2] == [0, 2]
@@ -256,7 +256,7 @@ def test_usual_layers_are_taken_where_none_are_named(target: specdec.Model, tmp_
 
 @pytest.mark.parametrize("layout", ["EAGLE-1", "SpecForge"])
 def test_what_training_wrote_of_the_target_counts(target: specdec.Model, layout: str, tmp_path: Path) -> None:
-    """An object `specdec_draft` next to the published layout: whose draft it is, and what it reads."""
+    """`specdec_draft` in addition to the published layout: the target, and the hidden states read."""
     folder = FOLDERS[layout](target)
     path = folder.write(tmp_path / "draft")
     config = json.loads((path / "config.json").read_text())

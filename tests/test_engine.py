@@ -93,7 +93,7 @@ def test_clients_that_come_and_go(world: World, name: str, gamma: Any) -> None:
             expected = alone(world, prompt, how)
             prediction = expected[0].tokens if draws.random() < 0.3 else None
             generation = engine.submit(prompt, prediction=prediction, speculative=speculative, **how)
-            if draws.random() < 0.2:  # a client that has gone
+            if draws.random() < 0.2:  # a disconnected client
                 time.sleep(draws.random() * 0.02)
                 generation.cancel()
                 for one, plain in zip(generation.results(WAIT_S), expected, strict=True):
@@ -239,7 +239,7 @@ def test_requests_choose_among_drafts(world: World, predictions: bool) -> None:
 def test_a_draft_that_fails_before_or_after_a_text(
     world: World, error_type: type[BaseException], method: str
 ) -> None:
-    """Whatever the draft raises, of texts that are cancelled too, and the engine goes on."""
+    """Whatever the draft raises, also for cancelled texts, the engine continues."""
 
     def fail(*_: Any) -> int:
         raise error_type(method)
@@ -355,7 +355,7 @@ def test_predictions_are_copied_and_counted(world: World) -> None:
 
 @pytest.mark.parametrize("rule", ["block", "k-sequential"])
 def test_rules_for_one_draft_copy_predictions_alone(world: World, rule: Any) -> None:
-    """They cannot judge copies together with a draft's tokens: the prediction replaces the draft."""
+    """These rules cannot judge copies together with a draft's tokens: the prediction replaces the draft."""
     how: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.3, "seed": 3, "verify": rule}
     with Engine(world.target, world.draft, n_slots=2, n_text=200) as engine:
         text = engine.submit(world.ids[:30], **how).result(WAIT_S)
@@ -517,7 +517,7 @@ def test_tasks_that_are_cancelled_end_their_texts(world: World, engine: Engine) 
 def test_a_task_that_is_cancelled_while_a_thread_begins_it(
     world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that the thread makes afterwards remains: a request, an engine of one call."""
+    """No request and no engine of one call remains."""
     for name in ("submit", "__init__"):
         inside, goes_on = threading.Event(), threading.Event()
         plain = getattr(Engine, name)
@@ -580,7 +580,7 @@ def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
 
 
 def test_requests_take_turns_in_a_single_slot(world: World) -> None:
-    """One with many samples neither holds the slot nor loses it to requests that come all the time."""
+    """A request with many samples neither keeps the slot nor loses it to a steady stream of requests."""
     gate = Gate()
     how: dict[str, Any] = {"max_new_tokens": 4, "ignore_eos": True}
     with Engine(world.target, None, n_slots=1, n_text=100, n_threads=1) as engine:
@@ -600,7 +600,7 @@ def test_requests_take_turns_in_a_single_slot(world: World) -> None:
 
 @pytest.mark.parametrize("drafted", [False, True])
 def test_prompts_are_read_in_the_order_in_which_they_came(world: World, drafted: bool) -> None:
-    """Also those that wait in higher slots, while lower slots are taken again."""
+    """Also sequences that wait in higher slots while lower slots are reused."""
     long = (world.ids * 5)[:400]
     with Engine(world.target, world.draft if drafted else None, n_slots=4, n_text=500, n_threads=1) as engine:
         requests = [engine.submit([3 + i, *long], max_new_tokens=1) for i in range(12)]

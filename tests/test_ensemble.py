@@ -140,7 +140,7 @@ class Rounds:
 
 @needs_hooks
 def test_a_draft_that_pays_is_asked() -> None:
-    """But for the first round and one now and then, which show what rounds take without it."""
+    """Except in the first round and in occasional ones, which measure rounds without it."""
     assert Rounds().run(1000, brings=2, n_nodes=2, seconds=0.5) >= 990
     assert Rounds().run(1000, brings=1, seconds=0.9) >= 980
     assert Rounds().run(1000, brings=1, seconds=0.1, n_nodes=4, row_s=0.1) > 900
@@ -169,7 +169,7 @@ def test_a_draft_that_does_not_pay_is_left_out(how: dict[str, Any]) -> None:
 
 @needs_hooks
 def test_it_is_asked_where_those_before_it_are_silent() -> None:
-    """In stretches the drafts before it expect 5 tokens, and then it adds none."""
+    """In some stretches the earlier drafts expect 5 tokens, and then it adds none."""
     rounds = Rounds()
     found = []
     for _ in range(20):
@@ -193,9 +193,9 @@ def test_what_changes_is_noticed() -> None:
 @needs_hooks
 @pytest.mark.parametrize("hiccup", [{"seconds": 300.0}, {"seconds": 0.1, "after_s": 300.0}], ids=str)
 def test_one_long_round_changes_little(hiccup: dict[str, Any]) -> None:
-    """The system was elsewhere while it drafted, or while the target ran."""
+    """Another process ran while it drafted, or during the target's pass."""
     rounds = Rounds()
-    rounds.run(3, brings=0, n_nodes=2, seconds=0.1)  # it is no longer on trial, in which losses are borne
+    rounds.run(3, brings=0, n_nodes=2, seconds=0.1)  # it is no longer in a trial, which may lose time
     rounds.run(400, brings=2, n_nodes=2, seconds=0.1)
     assert rounds.run(1, brings=2, n_nodes=2, **hiccup) == 1
     assert rounds.run(100, brings=2, n_nodes=2, seconds=0.1) >= 97
@@ -264,7 +264,7 @@ def test_the_drafts_see_what_the_target_says(target: _core.Model) -> None:
 
 
 def test_calls_of_the_drafts(target: _core.Model) -> None:
-    """Each prompt once, and each text after every round, to its end."""
+    """Each prompt once, and each text after every round until its end."""
     calls = [Scripted([5]), Scripted([6])]
     best = describe(Ensemble(*calls, adaptive=False))
     tokens, _, records = run_session(target, best, PROMPTS, gamma=8, max_new_tokens=4)

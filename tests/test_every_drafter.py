@@ -342,7 +342,7 @@ def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) ->
         how["draft_sampling"] = {"temperature": 0.0}
     session = with_drafts(open_session(world, DRAFTS[name](world), n_runs, gamma, **how))
     records = session.round()
-    if name in TRIED:  # by their place, so what they draft has no say in it
+    if name in TRIED:  # by their position, independent of what they draft
         asked, others = records[: n_runs // 8], records[n_runs // 8 + 1 :]
         assert all(one["drafted"] for one in asked) and not any(one["drafted"] for one in others)
         records = asked

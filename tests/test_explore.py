@@ -82,7 +82,7 @@ def test_the_figure_has_the_rounds_and_gamma(explorer: Explorer) -> None:
 
 
 def test_plain_decoding_and_trees(pair: Pair) -> None:
-    """Of the one there is no acceptance rate, of the others no curve."""
+    """Plain decoding has no acceptance rate, trees have no curve."""
     target, draft = pair
     tree = specdec.drafts.ModelDraft(draft, tree=specdec.drafts.StaticTree((2, 1)))
     explorer = specdec.explore(target, tree, PROMPT, max_new_tokens=10, n_threads=1)
@@ -119,7 +119,7 @@ def test_arguments_out_of_range(pair: Pair, options: dict[str, Any], message: st
 
 
 def test_where_ipywidgets_is_needed(pair: Pair, explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a kernel; without one the figure is still."""
+    """In a kernel; without one the figure is static."""
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     bundle = explorer._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "image/png"}

@@ -99,7 +99,7 @@ def oracle_logits(network: Any, ids: np.ndarray, source: np.ndarray | None = Non
 
 
 def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
-    assert expected.std() > 0.05 * np.abs(expected).max()  # logits with something in them
+    assert expected.std() > 0.05 * np.abs(expected).max()  # logits that vary
     np.testing.assert_allclose(found, expected, rtol=0, atol=RELATIVE * np.abs(expected).max())
 
 
@@ -303,7 +303,7 @@ def test_every_architecture_with_an_encoder_has_a_case() -> None:
 
 
 def test_encoders_equal_transformers(sides: Sides) -> None:
-    """For the reference, the core, and the core with OpenBLAS."""
+    """By the reference, the core, and the core with OpenBLAS."""
     assert sides.checkpoint.architecture == sides.name.split()[0]
     blas = specdec.load(sides.folder, "f32", prefill="blas")
     for n_source, _ in sides.lengths:

@@ -70,7 +70,7 @@ def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stored", ["f32", "q5_0"])
 @pytest.mark.parametrize("name", ["token_embedding", "head"])
 def test_a_file_that_changes_while_the_core_reads(name: str, stored: str) -> None:
-    """A non-finite number is finite when the core reads it again for its message."""
+    """A non-finite number in the file is finite when the core reads it again for the message."""
     if not os.path.exists("/dev/urandom"):
         pytest.skip("needs a file that has other bytes whenever it is read")
     config = {**LLAMA, "d_model": 64}
@@ -92,7 +92,7 @@ def test_a_file_that_changes_while_the_core_reads(name: str, stored: str) -> Non
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("storage", ["array", "file"])
 def test_the_first_bad_block_of_an_embedding_is_named(tmp_path: Path, storage: str, type_name: str) -> None:
-    """In any row and block, also of a last group of rows that is not full, whatever bad rows follow."""
+    """In any row and block, also of an incomplete last group of rows, whatever bad rows follow."""
     rng = np.random.default_rng(6)
     size, n_bytes = TYPES[type_name]
     n_rows, n_in = 75, 512

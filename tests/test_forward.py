@@ -100,7 +100,7 @@ def test_llama_by_its_one_page_reference(changes):
 
 
 def test_soft_caps_are_tanh():
-    """To 4 units in the last place, for logits near the joint of its two branches and far from it."""
+    """To 4 units in the last place, for logits near the boundary of its two branches and far from it."""
     tensors = random_tensors(LLAMA)
     ids = np.random.default_rng(8).integers(0, LLAMA["n_vocab"], 60).tolist()
     for cap in (0.5, 3.0, 100.0):

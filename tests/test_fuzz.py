@@ -26,14 +26,14 @@ from fuzz.settings import distribution_after, hangs_on_rounding
 TESTS = Path(__file__).parent
 
 SHARES = {"decoding": 10, "written": 1, "distribution": 3, "beams": 1, "engine": 1, "file": 16}
-"""How many examples each property has, in parts of a run; those of damaged requests are counted apart."""
+"""Number of examples of each property; damaged requests are counted separately."""
 
 LONG = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 """Examples of `make fuzz`; 0: the bounded run of the suite, the same each time."""
 
 EXAMPLES = LONG or 12 * sum(SHARES.values())
 FALSE_ALARM = 1e-3
-"""Chance that a whole run of a right program reports a distribution: each test has its share (Bonferroni)."""
+"""False alarm rate of a whole run's distribution tests: each test has a share (Bonferroni)."""
 
 settings.register_profile(
     "fuzz", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=not LONG,
@@ -86,7 +86,7 @@ def test_damaged_files_decode_or_are_refused_by_name(part: int, pytestconfig: py
 
 
 def test_damaged_requests_are_answered_or_refused_by_name() -> None:
-    """At the end the server writes what it wrote at the beginning, holds no text, and is not much larger."""
+    """In the end the server gives the same answer as at the start, holds no text, and is not much larger."""
     with http_requests.served() as server:
 
         @settings(settings.get_profile("fuzz"), max_examples=LONG or 120)

@@ -89,7 +89,7 @@ def test_greedy_speculative_equals_plain(
         assert out.trace.n_drafted == 0
         assert out.trace.n_calls == 40
     elif drafter == "alike":
-        assert 0 < out.trace.n_accepted < out.trace.n_drafted  # else the test shows less than it seems to
+        assert 0 < out.trace.n_accepted < out.trace.n_drafted  # else the test would prove little
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -300,7 +300,7 @@ def test_result(pair: Pair) -> None:
 def test_the_progress_bar_comes_to_its_end(
     pair: Pair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A text of a batch that ends early takes what it could have had with it."""
+    """A text of a batch that ends early drops its unused draft tokens."""
     prompts = [PROMPT[:n] for n in range(1, 6)]
     outs = specdec.generate(*pair, prompts, batch_size=3, max_new_tokens=20, stop="b", progress=True)
     n = sum(len(out.tokens) for out in outs)

@@ -135,7 +135,7 @@ DESCRIBED: list[tuple[Case, Case | None, dict[str, Any]]] = [
     *((with_windows(name, letters), None, {"attention.sliding_window_pattern": pattern})
       for name, pattern, letters in PATTERNS),
 ]  # fmt: skip
-"""Models, others whose files have further keys, or None for the same, and the keys: they say the first."""
+"""Models; others whose files with these further keys are the first, or None for the same; the keys."""
 
 
 @pytest.mark.parametrize(("case", "of_file", "keys"), DESCRIBED, ids=range(len(DESCRIBED)))

@@ -97,7 +97,7 @@ def test_prompts_in_tiles(tmp_path):
 
 
 def test_codes_next_to_floats_in_a_fused_matrix_become_floats(tmp_path):
-    """And a message says so."""
+    """A message reports it."""
     path = write(tmp_path / "model.gguf", ("Q4_K", "Q4_K", "F32"))
     with pytest.warns(UserWarning, match=r"converting matrices to another number format: \d+ of Q4_K as f32"):
         model = specdec.load(path, tokenizer=False)

@@ -102,7 +102,7 @@ def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, shared: Path, mo
     for text in texts:
         ids = expected.encode(text, add_bos=False)
         assert found.encode(text, add_bos=False) == ids, text
-        if not (model_type == "t5" and 2 in ids):  # SentencePiece writes a mark for what is unknown
+        if not (model_type == "t5" and 2 in ids):  # SentencePiece writes a mark for unknown characters
             assert found.decode(ids) == expected.decode(ids)
     assert found.encode("a", add_bos=True)[0] == 1 if model_type == "llama2" else True
 
@@ -150,7 +150,7 @@ def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tm
     pieces = ["<unk>", *marks, "▁", *"unsed<>0123456789xü"]
     token_types = [UNKNOWN, *[CONTROL] * len(marks), *[NORMAL] * (len(pieces) - len(marks) - 1)]
     ids = {piece: i for i, piece in enumerate(pieces)}
-    pieces[ids["<"]] = "<<"  # a text may have it alone, too
+    pieces[ids["<"]] = "<<"  # a text may consist of it alone
     file = written(
         tmp_path / "vocabulary.gguf", "llama", pieces, token_types=token_types, add_space_prefix=False,
         token_scores=[-float(i) for i in range(len(pieces))],

@@ -36,7 +36,7 @@ def folder_of(
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_values_are_exact(tmp_path: Path, name: str) -> None:
-    """With one matrix that is not quantized."""
+    """With one unquantized matrix."""
     config, held, numbers = quantized(LAYOUTS[name], lambda one: in_layers(one) and "1.mlp.down" not in one)
     folder = write_hf(tmp_path / "codes", config, {})
     write_tensors(folder / "model.safetensors", held, format="pt")
@@ -53,7 +53,7 @@ def test_values_are_exact(tmp_path: Path, name: str) -> None:
 
 
 def test_zeros_as_biases(tmp_path: Path) -> None:
-    """As the first programs wrote them for every matrix."""
+    """As the first GPTQ programs wrote them for every matrix."""
     sound = specdec.load(folder_of(tmp_path / "sound", "gptq"))
     folder = folder_of(tmp_path / "zeros", "gptq", {"bias": np.zeros(96, np.float16)})
     assert np.array_equal(specdec.load(folder).logits(IDS), sound.logits(IDS))
@@ -119,7 +119,7 @@ def test_fields_that_are_refused(tmp_path: Path, name: str, field: str, value: A
 
 
 def test_other_fields(tmp_path: Path) -> None:
-    """An unknown field; the order of inputs without a tensor that says it; excluded modules."""
+    """An unknown field; an order of inputs without its tensor; excluded modules."""
     with pytest.warns(UnusedFieldWarning, match="'quantization_config.invented'"):
         specdec.load(folder_of(tmp_path, "gptq", invented=1, dynamic={"-:lm_head": {}}))
     with pytest.raises(CheckpointError, match="has no '.*g_idx'; expected the group of each input"):

@@ -45,7 +45,7 @@ def test_each_case_is_in_one_item_and_one_tier() -> None:
 
 
 def test_cases_with_equal_labels_are_refused() -> None:
-    """One of them would be lost."""
+    """One of them would be dropped."""
 
     @pytest.mark.parametrize("value", [1, "1"])
     def alike(value: object) -> None: ...

@@ -180,7 +180,7 @@ def test_classes_name_all_of_their_keys(pair: Pair) -> None:
             assert out.finish_reason == "stop"
             assert json.loads(out.text).keys() == made.model_validate_json(out.text).model_dump().keys()
     assert outer.model_json_schema() == before
-    assert "additionalProperties" not in json_text({"properties": {"a": True}})  # a dict means what it says
+    assert "additionalProperties" not in json_text({"properties": {"a": True}})  # a dict is taken literally
 
 
 @pytest.mark.oracle
@@ -221,7 +221,7 @@ def test_keys_that_properties_and_patterns_name(name: str, pair: Pair) -> None:
         "patternProperties": patterns, "additionalProperties": False,
     }  # fmt: skip
     n_keys = set()
-    for seed in range(16):  # nearly uniform, so that ends and further keys come both
+    for seed in range(16):  # nearly uniform, so that both ends and further keys occur
         out = specdec.generate(*pair, "It", schema=schema, seed=seed, max_new_tokens=200, temperature=20.0)
         if out.finish_reason == "stop":
             jsonschema.validate(json.loads(out.text), schema)
@@ -282,7 +282,7 @@ def test_constraints_of_encoder_decoders(how: dict[str, Any]) -> None:
 
 
 def test_a_tokenizer_is_not_kept() -> None:
-    """Its compiled constraints are freed with it once they are forgotten."""
+    """Its compiled constraints are freed with it once the cache drops them."""
     tokenizer = ToyTokenizer()
     made = [Guidance.of("regex", "(ab)+z", tokenizer, 61, (2,)) for _ in range(2)]
     assert made[0].start(()).mask() and made[0]._compiled is made[1]._compiled
@@ -295,8 +295,7 @@ def test_a_tokenizer_is_not_kept() -> None:
 
 
 def test_a_mask_does_not_depend_on_other_draft_tokens(pair: Pair) -> None:
-    """Places of a tree that are asked in turns, in a grammar for which the library's way back gives masks of
-    other places, and in some that it refuses to go back in."""
+    """Masks of alternating tree nodes, in grammars for which the library's rollback is wrong or refused."""
     letters = 'start: ("a" | "12")? /[A-Z]/~3..7 /[0-9ab]/ /[A-Z]/~3..7 (/[A-Z]/ | "0")?\n'
     ends = ('stop="z"', "max_tokens=3")
     grammars = [letters, *(f"start: a b\na[{how}]: /[a-z ]*/\nb: /[0-9]+/\n" for how in ends)]
@@ -343,7 +342,7 @@ ENDLESS = {
 def test_grammars_that_force_bytes_without_end_are_refused(
     name: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library would write them until there is no memory left, and let no other thread run."""
+    """The library would write them until memory is exhausted, and block all other threads."""
     monkeypatch.setattr("specdec.decoding.guided.guidance._library", lambda: Library)
     with pytest.raises(ConstraintError, match="grammar forces more than 4096 bytes"):
         guidance_of("grammar", ENDLESS[name], pair)
@@ -395,7 +394,7 @@ def test_a_text_ends_by_an_error_where_its_grammar_forces_bytes_without_end(pair
         state.advance(target.tokenizer.encode(letter, add_bos=False)[0])
         state._own_reader()._matcher = Impatient(state._own_reader()._matcher)
     with pytest.raises(AssertionError, match="it would write for ever"):
-        states["x"].mask()  # is asked what must come
+        states["x"].mask()  # computes the forced tokens
     with pytest.raises(ConstraintError, match="grammar forces more than 4096 bytes"):
         states["y"].mask()
 

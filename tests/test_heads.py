@@ -155,7 +155,7 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
 
     assert ask(None, ids) == 0
     assert ask(heads, ids) == 0
-    assert len(cache) == 1  # the one with hidden states serves plain runs too
+    assert len(cache) == 1  # the cached text with hidden states serves plain runs too
     assert ask(heads, ids) == len(ids) - 1
     assert ask(None, ids) == len(ids) - 1
     assert ask(heads, [*ids[:20], 4, 5]) == 20
@@ -164,7 +164,7 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
 
 
 def test_trained_heads() -> None:
-    """They are as exact as any draft, and right more often than not."""
+    """They are as exact as any draft, and usually right."""
     target, small = small_pair()
     heads = drafts.load(MODELS / "heads", target)
     options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True, "n_threads": 1}

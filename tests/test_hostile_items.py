@@ -218,7 +218,7 @@ def while_written(array: np.ndarray, values: list[Any], work: Callable[[], objec
             try:
                 work()
             except ValueError:
-                pass  # caught in the act
+                pass  # refused during the change
     finally:
         stop.set()
         thread.join()

@@ -22,7 +22,7 @@ from specdec.errors import InputError
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(sys.version_info < (3, 11), reason=missing.PYTHON_3_11),
-    # What Inspect and its packages say about themselves.
+    # Warnings that Inspect and its packages issue about themselves.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -1,4 +1,4 @@
-"""Code shared by all integrations with harnesses: pairs by name, totals of speculation statistics."""
+"""Shared code of the harness integrations: pairs by name, totals of speculation statistics."""
 
 from __future__ import annotations
 

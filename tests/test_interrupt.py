@@ -121,7 +121,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_ends_one_call_of_the_core(case: str) -> None:
     how, seconds = json.loads(printed(CHILD, case))
     assert how == "interrupted", f"the call was through after {seconds:.1f} s"
-    assert seconds < 0.5  # of the processor, so that a busy machine changes little; some 0.05 by design
+    assert seconds < 0.5  # of the processor, so that a busy machine changes little; about 0.05 by design
 
 
 # Without vector instructions a smaller model takes as long.
@@ -192,7 +192,7 @@ def stop() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("prefill", ["blas", "rows"])
 def test_a_forward_that_is_stopped_leaves_no_trace(prefill: str) -> None:
-    """Stopped after any number of looks, a text goes on with the bits that it has uninterrupted."""
+    """Stopped after any number of checks, a text continues with the bits of an uninterrupted run."""
     model, ids, tree = wide_model(WIDE, prefill), list(range(200)), [-1, *range(119)]
     whole = _core.Decoder(model, capacity=256, max_nodes=200)
     expected = whole.prefill(ids, last=True)

@@ -126,7 +126,7 @@ DESCRIPTIONS = {f"exit {layer}": exit_after(layer) for layer in range(1, N_LAYER
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("draft", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_replaced_draft_tokens_are_computed_again(draft: Any, alpha: float) -> None:
-    """A draft of fixed acceptance has other tokens than the layers ran on; with alpha 0 all are wrong."""
+    """A draft of fixed acceptance proposes other tokens than the layers read; with alpha 0 all are wrong."""
     target = build(LLAMA, lively(LLAMA))
     wanted, logits, _ = canonical.run_session(target, None, PROMPTS, gamma=0)
     texts = [prompt + tokens for prompt, tokens in zip(PROMPTS, wanted, strict=True)]

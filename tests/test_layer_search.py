@@ -82,9 +82,9 @@ def speedup_of(target: specdec.Model, draft: SkipLayers) -> float:
 
 @pytest.mark.oracle
 def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: list[Any]) -> None:
-    """Of the 124 choices one of the best three, with 60 trials; of blind searches one in four misses.
+    """60 trials find one of the best three of 124 choices; one blind search in four would not.
 
-    And it dwells where choices are good: of its last 20 trials most are among the best fifth of all.
+    Most of the last 20 trials are among the best fifth of all choices.
     """
     every = sorted(speedup_of(target, draft) for draft in choices())
     assert every[-1] > 1.05 * every[len(every) // 2]
@@ -154,7 +154,7 @@ def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], 
     assert SkipSearch.load(path) == first
     more = search_skips(target, PROMPTS, n_trials=9, path=path, **OPTIONS)
     assert more.trials[:5] == first.trials and len(more.trials) == 9
-    assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not start again
+    assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not start over
     for change in ({"gammas": [2]}, {"seed": 1}, {"temperature": 0.5}, {"prompts": PROMPTS[:1]}):
         (name,) = change
         with pytest.raises(InputError, match=f"another {name}"):
@@ -224,7 +224,7 @@ def test_ctrl_c_leaves_what_was_found(
     assert SkipSearch.load(path) == found
     interrupt_at(monkeypatch, clock, -1)
     assert len(search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS).trials) == 6
-    interrupt_at(monkeypatch, [], 0)  # before anything was found
+    interrupt_at(monkeypatch, [], 0)  # before any result
     with pytest.raises(KeyboardInterrupt):
         search_skips(target, PROMPTS, **OPTIONS)
 
@@ -267,7 +267,7 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
     search = SkipSearch("tiny", {"temperature": 0.0}, (slow, TRIAL, unknown), (TRIAL,))
     path = tmp_path / "a.json"
     search.save(path)
-    json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)  # there is no NaN
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)  # JSON has no NaN
     assert repr(SkipSearch.load(path).trials) == repr(search.trials)
     assert search.pays and search.best == TRIAL and search.draft == SkipLayers([1], [0, 1])
     assert search.draft.gamma == 2

@@ -150,7 +150,7 @@ def test_a_late_draft_goes_on_from_a_prompt_cache(models: World) -> None:
 
 @needs_hooks
 def test_a_draft_that_rests_has_no_memory_for_texts(models: World) -> None:
-    """It gets it, once, when it reads the text."""
+    """It gets memory once, when it reads the text."""
     prompt, n_new = models.ids[:100], 60
     before = _core._alloc_bytes()
     session = session_of(models, prompt, n_new)
@@ -214,7 +214,7 @@ def test_memory_may_be_lacking_when_a_draft_resumes(models: World, name: str) ->
 
 @needs_hooks
 def test_memory_may_be_lacking_for_a_prompt_cache(models: World) -> None:
-    """Then the text can begin with it later, in as much memory."""
+    """The text can later begin with it, in the same amount of memory."""
     prompt, draft = models.ids[:50], models.draft.core
     taken = []
     with nothing_leaks():

@@ -71,7 +71,7 @@ def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path
     with pytest.raises(specdec.CheckpointError, match="'weights' .* belong to different drafts"):
         read_weights(two)
     changed(two, weights="absent")
-    read_weights(two)  # a folder that names no word
+    read_weights(two)  # a folder without the random word
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_wrong_target_is_refused_by_name(target: specdec.Model, tmp_path: Path
 
 
 def test_the_identity_is_that_of_numbers_and_tokens(target: specdec.Model) -> None:
-    """It must not change from version to version, else no draft fits its target any more."""
+    """It must not change between versions, or drafts would no longer fit their targets."""
 
     class Other(ToyTokenizer):
         def vocabulary(self) -> tuple[bytes | None, ...]:

@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_named(
 def test_a_draft_that_overflows_fails_its_request(
     target: specdec.Model, name: str, large: dict[str, float], message: str, other: Any
 ) -> None:
-    """But no request that another draft, or none, drafts for in the same rounds."""
+    """Requests of the same rounds that use another draft, or none, do not fail."""
     model = model_of(GPT, random_tensors(GPT)) if name == "look-ahead" else target  # whose norm overflows
     weights = METHODS[name][1](model)
     for tensor, value in large.items():
@@ -217,7 +217,7 @@ def test_memory_that_is_not_granted(target: specdec.Model, name: str) -> None:
     """Each allocation of packing and of a session fails once; rounds allocate nothing."""
     draft, prompts = random_draft(name, target), [PROMPT, PROMPT * 8]
     given = (draft.path, target) if name == "eagle" else (draft.weights,)
-    if name != "look-ahead":  # whose numbers NumPy holds
+    if name != "look-ahead":  # whose numbers are in NumPy's memory
         assert fail_each_allocation(lambda: type(draft)(*given)) >= 2
     assert fail_each_allocation(lambda: open_session(target, draft, prompts).close()) > 5
     session = open_session(target, draft, prompts)

@@ -31,7 +31,7 @@ from benchmarks import harness
 
 pytestmark = [
     pytest.mark.oracle,
-    # What the harness and its packages say about themselves.
+    # Warnings that the harness and its packages issue about themselves.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

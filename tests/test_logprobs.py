@@ -173,7 +173,7 @@ def test_samples_are_equal_prompts_in_a_batch(pair: Pair) -> None:
 
 @needs_hooks
 def test_a_prompt_is_read_once_for_all_samples(pair: Pair) -> None:
-    """Nothing reads the rows before the root, unless the prompt is scored."""
+    """Rows before the root are not read unless the prompt is scored."""
     prompt = [1, *range(3, 60)]
     of_a_token, stored = blocks_of_a_token(pair[0]), blocks_of_a_stored_token(pair[0])
     for options in ({}, {"prompt_logprobs": 1}, {"prompt_logprobs": 1, "prompt_cache": PromptCache()}):

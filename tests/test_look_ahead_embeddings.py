@@ -168,7 +168,7 @@ def test_an_ensemble_leaves_out_what_drafts_nothing(target: specdec.Model) -> No
 
 
 def test_a_text_that_may_not_draft_has_no_extra_rows_whatever_others_do(target: specdec.Model) -> None:
-    """A gamma of 0 now and then, at other rounds for each text: a sample is that of the text alone."""
+    """A gamma of 0 at times, in different rounds of each text: samples equal those of the text alone."""
     draft = drafts.LookAheadEmbeddings(look_ahead_weights(target))
 
     def gamma(rounds: Any) -> int:

@@ -88,7 +88,7 @@ class Statement:
         (4, 3, 0, None, {}),
         (4, 4, 4, 17, {}),  # cut
         (4, 4, 4, 7, {"temperature": 1.0, "rule": "coupled"}),
-        (4, 4, 4, 2, {}),  # no room for a column
+        (4, 4, 4, 2, {}),  # no capacity for a column
     ],
 )  # fmt: skip
 def test_every_round_is_what_the_algorithm_says(

@@ -1,4 +1,4 @@
-"""Expensive grammars: they end their own texts with an error that says so, and delay no other text."""
+"""Expensive grammars end their own texts with a clear error, and delay no other text."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_raised_is_raised(in_thread: bool) -> None:
     def fail() -> bytes:
         raise ZeroDivisionError
 
-    for _ in range(2):  # the thread goes on
+    for _ in range(2):  # the thread continues
         own, job = meter(in_thread), MaskJob(fail)
         for _ in range(2):  # a draft token asks first, then the text itself
             with pytest.raises(ZeroDivisionError):
@@ -129,7 +129,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_an_ambiguous_grammar_ends_its_own_text_alone(pair: Pair) -> None:
-    """And with an error, not after minutes."""
+    """With an error, and within seconds."""
     target, draft = pair
     how: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
     others: list[dict[str, Any]] = [{}, {"grammar": CHEAP}, {"schema": True}]
@@ -153,7 +153,7 @@ def test_an_ambiguous_grammar_ends_its_own_text_alone(pair: Pair) -> None:
 def test_texts_that_take_turns_are_what_they_are_alone(
     how: dict[str, Any], pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every grammar counts as expensive: one text with one takes part in a round, without draft tokens."""
+    """Every grammar counts as expensive: at most one such text joins a round, without draft tokens."""
     monkeypatch.setattr(request_queue, "_CHEAP_S", -1.0)
     target, draft = pair
     cheap: dict[str, Any] = {"grammar": CHEAP}

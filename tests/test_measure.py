@@ -127,7 +127,7 @@ class Uneven:
 
 @pytest.mark.parametrize("draft", [Uneven(), OnlineNgram(2)])
 def test_a_draft_may_be_any_object_with_probabilities(pair: Pair, draft: Any) -> None:
-    """A table that learns has seen the text so far, as when it drafts."""
+    """A table that learns has counted the text so far, as when it drafts."""
     found = specdec.measure(pair[0], draft, PROMPTS, gammas=(1, 3), n_tokens=40)
     ratios = []
     for prompt, tokens, betas in zip(found.prompts, found.tokens[1.0], found.betas[1.0], strict=True):
@@ -202,7 +202,7 @@ def test_lenient_runs_are_timed_if_asked(pair: Pair, monkeypatch: pytest.MonkeyP
 
 
 def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the bar comes to its end, whether the draft has a distribution or is run."""
+    """The progress bar completes, whether the draft has a distribution or is run."""
     counts: list[list[int]] = []
 
     @contextmanager
@@ -220,7 +220,7 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(pair: Pair, monkeypatch: pyt
         assert counts[-1] == [8, 8]
     timing = specdec.Timing(2, 12, leniences=True)
     specdec.measure(*pair, PROMPTS, n_tokens=30, gammas=[1], timing=timing)
-    tuned = specdec.tune(*small_pair(), max_gamma=1, n_tokens=40)  # of prompts of our own
+    tuned = specdec.tune(*small_pair(), max_gamma=1, n_tokens=40)  # of the given prompts
     assert tuned.row.n_tokens == 40 and 0.3 < tuned.row.alpha <= 1.0
     assert all(done == total > 30 for total, done in counts[-2:])
 
@@ -381,7 +381,7 @@ def test_a_prediction_from_a_time_below_t1_is_marked(measured: specdec.Measureme
 
 
 def test_the_seconds_bound_a_measurement(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the time of a token there are fewer tokens; with what is over, temperatures that are not timed."""
+    """The time per token limits the tokens; the remaining time goes to temperatures that are not timed."""
     monkeypatch.setattr("specdec.analysis.prediction.step_seconds", lambda *_: 0.01)
     use_forward_times(monkeypatch)
     lines: list[str] = []
@@ -441,7 +441,7 @@ def with_times(monkeypatch: pytest.MonkeyPatch, draft_s: float, *target_s: float
 
 
 def test_tune_takes_the_best_gamma_for_given_times(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two positions cost no more than one, three cost four times as much: gamma is 1, whatever 3.8 says."""
+    """Two positions cost as much as one, three cost four times as much: gamma is 1, unlike Theorem 3.8."""
     with_times(monkeypatch, 0.001, 1.0, 1.0, 4.0, 4.0)
     found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=80)
     assert (found.gamma, found.idealised_gamma, found.row.c) == (1, 3, 0.001) and 0.1 < found.row.alpha < 1.0

@@ -52,7 +52,7 @@ def test_rows_grouped_by_expert_have_the_bits_of_rows_alone(name: str, dtype: st
     "name", [name if i < 1 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(MIXTURES)]
 )
 def test_most_rows_differ_from_the_reference_only_by_rounding(name: str) -> None:
-    """In every format: few rows are so near a tie that rounding chooses other experts."""
+    """In every format: rounding chooses other experts only in a few rows, near ties."""
     config = MIXTURES[name]
     tensors = random_tensors(config)
     tokens = range(30)
@@ -103,7 +103,7 @@ def test_a_correction_chooses_and_does_not_weigh() -> None:
 
 
 def test_experts_that_no_row_chooses_are_not_read() -> None:
-    """Their weights, as large as they are, would make every output infinite."""
+    """Their large weights would make every output infinite."""
     config = MIXTURES["mixture-biases-clamped"]
     tensors = random_tensors(config)
     wanted = {name: tensor.copy() for name, tensor in tensors.items()}

@@ -44,7 +44,7 @@ RUN: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True, "logits": True}
 def world(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> tuple[specdec.Model, EagleFolder]:
-    """A target with a block in a layout; Qwen 3 stands for the families of the other layouts."""
+    """A target with a block in a layout; Qwen 3 represents the families of the other layouts."""
     if request.param != "MiMo":
         monkeypatch.setitem(*qwen3_with(request.param))
     return mtp_folder(tmp_path, request.param, **OF_TARGET)
@@ -148,9 +148,9 @@ NEXTN = {"block_count": 3, "nextn_predict_layers": 1}
 
 
 def test_the_block_of_a_gguf_file_is_a_draft(tmp_path: Path) -> None:
-    """From the target's file, in its types, or a file of its own; others are refused by what they lack."""
+    """From the target's file, in its types, or a separate file; refusals name what other files lack."""
     block, stored = block_in_gguf(tmp_path / "folder")
-    stored |= {"blk.2.nextn.embed_tokens.weight": np.zeros((17, 32), "f4")}  # a copy, which nothing reads
+    stored |= {"blk.2.nextn.embed_tokens.weight": np.zeros((17, 32), "f4")}  # an unread copy
     target = specdec.load(write_gguf(tmp_path / "m.gguf", CASE, changes=NEXTN, more=stored), tokenizer=False)
     assert target.config.n_layer == 2
     assert_chains_of_the_paper(block, drafts.MTP(target), max_new_tokens=20)
@@ -226,7 +226,7 @@ def test_a_quantized_file_keeps_its_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
 def test_a_reduced_head_has_rows_of_the_targets(dtype: Any, tmp_path: Path) -> None:
-    """Its distributions are those of the whole head, of its tokens alone, in the target's format."""
+    """Its distributions are those of the whole head restricted to its tokens, in the target's format."""
     folder = write_hf(tmp_path / "target", llama_config(vocab_size=90, max_position_embeddings=120), seed=3)
     target = specdec.load(folder, dtype, tokenizer=False)
     path, tokens = eagle1(target).write(tmp_path / "draft"), [*range(3, 80, 2), 1]

@@ -1,7 +1,7 @@
 """The proofs can fail: they disprove each of a list of broken rules.
 
-A fault replaces one passage of the reference's source. If a change of the tests lets one of these faults
-pass, this list shows it.
+A fault replaces one passage of the reference's source. This list shows if a change of the tests lets a fault
+pass.
 """
 
 from __future__ import annotations

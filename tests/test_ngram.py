@@ -164,7 +164,7 @@ def test_a_bad_update_changes_nothing() -> None:
 
 
 def test_counts_of_what_the_target_writes() -> None:
-    """They draft what it writes, all of it if they have counted it."""
+    """They draft the target's text, all of it if they have counted it."""
     target, prompts = small_pair()[0], ["It was", "Once upon a time"]
     results = specdec.generate(target, None, prompts, max_new_tokens=30)
     table = Ngram.from_results(results, target, 4)
@@ -226,7 +226,7 @@ def test_a_saved_table_is_the_same(tmp_path: Path, mmap: bool) -> None:
     table = Ngram.load(path, mmap=mmap)
     assert_same(table, SAVED)
     np.testing.assert_array_equal(table.probabilities([1, 4, 9, 7]), SAVED.probabilities([1, 4, 9, 7]))
-    assert table.counts.levels[0].tokens.flags.writeable is not mmap  # the pages of the file are not
+    assert table.counts.levels[0].tokens.flags.writeable is not mmap  # the file's pages do not count
     table.update([1, 2, 3])
     assert_same(Ngram.load(path), SAVED)
     assert [file.name for file in tmp_path.iterdir()] == ["table"]
@@ -364,7 +364,7 @@ def test_draft_tokens_are_drawn_from_the_probabilities(
                 row = Ngram(counted, 5, n, smoothing=smoothing).probabilities(known)[-1]
                 assert row[token] >= row.max() * (1 - 1e-12)
                 continue
-            # where a back-off leaves next to nothing to the unseen, that depends on rounding
+            # where a back-off leaves almost no mass for unseen tokens, this depends on rounding
             wanted = expected(counted, 5, n, smoothing, known)
             np.testing.assert_allclose(record["draft_probs"][i + 1], wanted, rtol=2e-5, atol=1e-7)
 

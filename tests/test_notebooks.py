@@ -42,7 +42,7 @@ PICTURES = {
 
 MAX_BYTES = 300_000
 OF_A_MACHINE = re.compile(r"/(?:home|root|tmp|work|usr|Users)/|site-packages|ipykernel_\d|0x[0-9a-f]{6,}")
-"""What the stored outputs must not have: paths and addresses."""
+"""Patterns that stored outputs must not contain: paths and addresses."""
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -64,7 +64,7 @@ def test_notebook_is_kept_with_its_outputs(path: Path) -> None:
 
 
 NOT_COMPARED = ("image/png", "application/vnd.jupyter.widget-view+json")
-"""MIME types of what differs from run to run: pictures, and controls, which are not stored."""
+"""MIME types of outputs that differ between runs: pictures, and controls, which are not stored."""
 
 
 def texts(cell: Any) -> list[str]:
@@ -80,10 +80,10 @@ QUICK_TIMING = "from specdec.analysis import prediction as _timing; _timing._ENO
 """A cell before all others, as the fixture `quick_timing` in tests."""
 
 
-@pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of is not ours
+@pytest.mark.filterwarnings("default")  # warnings of Jupyter's own packages are ignored
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is stored is what it writes today, but for cells with the tag `times`, inexact here."""
+    """Stored outputs equal today's, except in cells with the tag `times`."""
     portable = next(name for name in specdec.available_kernels() if name != "amx")  # prompts in rows
     monkeypatch.setenv("SPECDEC_KERNELS", portable)
     from nbclient import NotebookClient
@@ -108,7 +108,7 @@ def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_readmes_picture_is_of_today(tmp_path: Path) -> None:
-    """The run that it shows, that is: how a font is drawn depends on the version of matplotlib."""
+    """Only the run that it shows: the drawing of fonts depends on matplotlib's version."""
     import numpy as np
     from PIL import Image
 

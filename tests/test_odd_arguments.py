@@ -361,7 +361,7 @@ CASES: dict[str, Callable[[World], Case]] = {
 ENDLESS = {
     ("measure", "repeats"), ("compare", "repeats"), ("recommend_draft", "repeats"), ("bench", "repeats"),
 }  # fmt: skip
-"""How often something is done: large numbers are obeyed."""
+"""Numbers of repetitions: large numbers are obeyed."""
 
 LONG = {"bench"}
 """Cases that take seconds."""
@@ -483,7 +483,7 @@ def test_what_a_transform_returns(index: int, pair: Any) -> None:
 
 
 def test_errors_of_the_caller_s_own_come_through(pair: Any) -> None:
-    """They are raised while items are computed, and do not name the argument."""
+    """Errors raised while items are computed do not name the argument."""
     with pytest.raises(ZeroDivisionError):
         specdec.generate(pair[0], None, [3], max_new_tokens=2, stop=(1 // token for token in [1, 0]))
     with pytest.raises(TypeError, match="unsupported operand"):

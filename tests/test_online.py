@@ -120,7 +120,7 @@ def proposals(target: specdec.Model, draft: Any) -> list[Any]:
 def test_output_is_plain_output_whatever_is_learned(
     models: list[specdec.Model], how: dict[str, Any], tree: Any
 ) -> None:
-    """Another draft takes over within the text, again and again: by itself, in an ensemble, in a batch."""
+    """Drafts replace each other repeatedly within the text: alone, in an ensemble, in a batch."""
     target = models[0]
     options: dict[str, Any] = how | {"max_new_tokens": 40, "ignore_eos": True}
     choices = [drafts.ModelDraft(model, tree=tree) for model in models[1:]]
@@ -150,13 +150,13 @@ def test_a_run_that_goes_on_takes_what_has_been_learned(models: list[specdec.Mod
         if len(rounds) == 3:
             assert online.learn()
             prefill_s = sequence.prefill_s
-    assert sequence.prefill_s == prefill_s > 0.0  # the new draft reads the text in time of no prompt
+    assert sequence.prefill_s == prefill_s > 0.0  # reading the text with the new draft is not prefill
     assert all(len(round_.path) == len(round_.drafted) for round_ in rounds[3:-1])
     assert specdec.generate(target, online, PROMPTS[1]).trace.acceptance_rate == 1.0
 
 
 def test_runs_can_be_repeated_without_a_thread(models: list[specdec.Model]) -> None:
-    """Above temperature 0 by rejection too: what is learned follows from what was served."""
+    """Above temperature 0 by rejection too: learning depends only on the served texts."""
 
     def texts() -> list[list[int]]:
         online, found = drafts.OnlineDraft(a_table(), interval=None), []
@@ -198,7 +198,7 @@ def test_threads_serve_and_learn_together(models: list[specdec.Model], learns: b
 @pytest.mark.oracle
 @pytest.mark.parametrize("method", METHODS)
 def test_alpha_rises_beyond_chance(models: list[specdec.Model], method: str) -> None:
-    """Against the draft that it began with, on texts that neither has seen; greedy output stays."""
+    """Compared with the initial draft, on texts that neither has seen; greedy output does not change."""
     options = {} if method == "table" else {"loss": "fkl", "learning_rate": 5e-3}
     online, target = learning(method, models, **options), models[0]
     first = online.draft
@@ -343,7 +343,7 @@ def test_the_last_samples_are_kept(models: list[specdec.Model]) -> None:
 
 
 def test_no_two_texts_have_the_same_random_numbers(models: list[specdec.Model], tmp_path: Path) -> None:
-    """A draft token that was learned from a text must not be judged by the numbers that made the text."""
+    """A draft token learned from a text must not be judged by the random numbers that made this text."""
     online = drafts.OnlineDraft(a_table(), interval=None)
     options: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_new_tokens": 30}
     texts = [specdec.generate(models[0], online, PROMPTS[0], **options).tokens for _ in range(2)]
@@ -432,7 +432,7 @@ print("parent", specdec.generate(target, online, "Once upon", **options).tokens 
 
 @pytest.mark.slow
 def test_forks_and_the_end_of_the_interpreter() -> None:
-    """A child drafts on without a thread; a process that closes nothing ends by itself."""
+    """A child continues to draft without a thread; a process that closes nothing still exits."""
     run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""

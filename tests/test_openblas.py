@@ -182,7 +182,7 @@ def test_the_kernels_can_be_chosen(name: str) -> None:
 def test_avx512_is_used_where_there_is_one() -> None:
     """On any processor model that has it."""
     listing = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    flags = set(listing[1].split()) if listing else set()  # other processors than x86-64 have no such line
+    flags = set(listing[1].split()) if listing else set()  # processors other than x86-64 have no such line
     (text,) = run_script(SAY)
     assert ("SkylakeX" in text) == ({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"} <= flags)
 
@@ -261,7 +261,7 @@ multiply(3)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 def test_too_little_memory_for_its_buffers_is_an_error() -> None:
-    """Otherwise it would end the process."""
+    """Otherwise OpenBLAS would end the process."""
     first, second, third = run_script(LITTLE_MEMORY)
     assert re.fullmatch(r"out of memory: OpenBLAS needs \d+ bytes", first)
     assert second == "64.0"

@@ -154,7 +154,7 @@ def test_a_memory_begins_each_run_with_what_it_knows_now(pair: Pair) -> None:
 
 
 def test_a_replay_is_the_run_with_that_gamma(pair: Pair) -> None:
-    """Round by round, except after as many accepted draft tokens as the replay could see."""
+    """Round by round, except after as many accepted draft tokens as the replay knows."""
     target, draft = pair
     longest = specdec.generate(target, draft, PROMPTS[0], gamma=60, max_new_tokens=80, ignore_eos=True)
     text = outcomes(longest.trace.rounds)[:80]

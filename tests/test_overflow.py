@@ -25,7 +25,7 @@ from worlds.folders import llama_config, tensors_for, write_hf
 SPIKE = 7
 """The token whose row overflows."""
 FEATURE = 3
-"""Only this token has it, and no layer changes it."""
+"""Only this token has this value, and no layer changes it."""
 PROMPT = [1, 9, 30]
 SCRIPT = [4, 11, 2, 40, SPIKE, 5, 6, 8]
 LAYERS = 4
@@ -260,7 +260,7 @@ def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype
 
 
 def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None:
-    """They wait for it to be read, and continue from what it read before it failed."""
+    """They wait while it is read, and continue from the tokens read before it failed."""
     begin = long_prompt(150, 1)
     prompts = [[*begin, SPIKE, 9, 10], [*begin, 12, 13], [*begin, 12, 14, 15]]
     check_one_fails(spiked, None, [(prompt, {}) for prompt in prompts], (0,), r"position 150 ")

@@ -385,7 +385,7 @@ def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(tmp_path: Path, ch
         for call in calls:
             with pytest.raises(CheckpointError, match=r"\.specdec: changed while in use"):
                 call()
-        for name in ("dtype", "n_parameters", "n_bytes"):  # without a look at the file
+        for name in ("dtype", "n_parameters", "n_bytes"):  # without reading the file
             assert getattr(model, name) == getattr(plain, name)
         assert "n_vocab" in repr(model)
         fresh = specdec.load(DRAFT, "int8")
@@ -401,7 +401,7 @@ def test_texts_of_a_file_that_is_cut_short_before_they_are_made(tmp_path: Path) 
 
 
 def test_a_file_that_is_replaced_in_use(tmp_path: Path) -> None:
-    """A model keeps its file; the next load takes the new one."""
+    """A model keeps its file; the next load uses the new one."""
     path = specdec.convert(DRAFT, tmp_path / "model.specdec", "int8")
     model = specdec.load(path)
     expected = model.logits(TEXT)

@@ -57,7 +57,7 @@ FAMILIES = [
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", *(f"{name}ForCausalLM" for name in FAMILIES)])
 def test_every_family(tmp_path: Path, name: str) -> None:
-    """All matrices that PEFT finds; in mixtures those of attention, as experts share one parameter."""
+    """All matrices that PEFT finds; in mixtures only attention's, because experts share one parameter."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -94,7 +94,7 @@ def llama(**changes: Any) -> Any:
 )
 def test_settings(tmp_path: Path, settings: dict[str, Any]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # embeddings are saved with the adapter: PEFT says so
+        warnings.simplefilter("ignore")  # PEFT warns that embeddings are saved with the adapter
         base, adapter, adapted = saved(llama(), tmp_path, **settings)
     if "modules_to_save" in settings:
         move(adapted, "modules_to_save", adapter)

@@ -254,7 +254,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.parametrize("name", named())
 def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> None:
     draft = DRAFTS[name](world)
-    if name in REMEMBERING:  # what it has learned is in this process alone
+    if name in REMEMBERING:  # it has learned only in this process
         draft_types = "OnlineDraft|SuffixDecoding|TokenRecycling"
         with pytest.raises(InputError, match=rf"^<specdec\.drafts\.({draft_types}) .*cannot be pickled"):
             pickle.dumps(draft)

@@ -623,7 +623,7 @@ def picture(name: str, runs: dict[int, Result], **where: Any) -> Axes:
 
 
 def test_every_figure_is_in_the_table() -> None:
-    """But the one that is HTML."""
+    """Except the HTML one."""
     functions = {function for function, _, _ in PICTURES.values()}
     missing = {*plot.__all__} - functions - {"heat_map_html"}
     assert not missing, f"give PICTURES an entry for plot.{', plot.'.join(sorted(missing))}"
@@ -651,7 +651,7 @@ def texts_of(figure: Any) -> list[Text]:
 def test_texts_overlap_nothing_and_stay_in_the_figure(runs: dict[int, Result], name: str) -> None:
     ax = picture(name, runs)
     figure = ax.figure
-    figure.canvas.draw()  # a glyph that a font lacks warns, and warnings are errors here
+    figure.canvas.draw()  # a missing glyph causes a warning, and warnings are errors here
     boxes = {text: text.get_window_extent() for text in texts_of(figure)}
     assert boxes
     limits = figure.bbox.padded(1.0)

@@ -108,9 +108,9 @@ def test_batches(target: specdec.Model, world: World, batch_size: int) -> None:
 
 @needs_hooks
 def test_windows_that_have_moved_on(make_mistral: Factory) -> None:
-    """What a windowed text no longer has is read again; of two texts the one with more tokens is used.
+    """Tokens that have left a window are read again; of two texts the one with more tokens is used.
 
-    What it keeps depends on prompt slices.
+    The kept tokens depend on prompt slices.
     """
     with prompts_in_slices_of(64):
         model = specdec.load(make_mistral(max_position_embeddings=1024))
@@ -123,7 +123,7 @@ def test_windows_that_have_moved_on(make_mistral: Factory) -> None:
         return found.n_cached_tokens
 
     assert ask(ids[:150]) == 0
-    assert ask(ids[:500]) == 150  # the first text stays: the second cannot serve what leaves it early
+    assert ask(ids[:500]) == 150  # the first text stays: the second cannot serve texts that leave it early
     assert len(cache) == 2 and cache._entries[-1].text.n_low > 150
     assert ask([*ids[:150], 3, 4, 5]) == 150
     assert ask([*ids[:300], 3, 4, 5]) == 150
@@ -190,7 +190,7 @@ DRAFTING: dict[str, tuple[int, Any]] = {
         Repeats(), small, drafts.Ensemble(drafts.ModelDraft(small), adaptive=False), adaptive=False
     )),
 }  # fmt: skip
-"""How many drafts read texts with the small model, and what drafts."""
+"""The number of drafts that read texts with the small model, and the draft."""
 
 
 @needs_hooks
@@ -224,7 +224,7 @@ def test_a_draft_of_a_shorter_context(make_llama: Factory) -> None:
 
 
 def test_streams(target: specdec.Model, world: World) -> None:
-    """Also one that is left before its end."""
+    """Also one that is abandoned before its end."""
     options: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True}
     cache = PromptCache()
     whole = specdec.generate(target, None, world.ids[:20], **options)
@@ -237,7 +237,7 @@ def test_streams(target: specdec.Model, world: World) -> None:
 
 
 def test_chats_read_the_new_message_alone(make_llama: Factory) -> None:
-    """The reply of the first turn is read back from its text, as the ids that it was."""
+    """The text of the first reply encodes to the ids that were generated."""
     model = make_chat(make_llama, "smollm")
     messages, cache = [{"role": "user", "content": "Hello there."}], PromptCache()
     options: dict[str, Any] = {"max_new_tokens": 6, "logit_bias": {i: -np.inf for i in range(95, 280)}}

@@ -96,7 +96,7 @@ def test_a_root_that_was_read_gives_the_first_token(slices: Any, name: str) -> N
 def test_layers_that_plain_decoding_computes(slices: Any) -> None:
     """The first round after the prompt computes no layer, and the others one row each.
 
-    Of the prompt the last layer computes the root alone; a prompt of one token has no other rows.
+    In the last layer a prompt computes only the root; a prompt of one token has no other rows.
     """
     slices(64)
     target = build(CONFIG, random_tensors(CONFIG))

@@ -54,7 +54,7 @@ def test_the_example_of_the_docstring_drafts() -> None:
 
 
 def test_calls_of_the_object(target: Any) -> None:
-    """The prompt; before each round the text and the budget; after it the text with what is new."""
+    """The prompt; before each round the text and the budget; after it the text with the new tokens."""
     drafter = Scripted([7, 8])
     session = open_session(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=5)
     session.prefill()
@@ -202,7 +202,7 @@ def test_exceptions_pass_through(method: str, wrap: Any) -> None:
 
 
 def test_nothing_is_kept() -> None:
-    """References to the object, what it returns and what it is given, after good runs and failed ones."""
+    """References to the object, its results and its arguments, after successful and failed runs."""
     target, _ = small_pair()
     rows = np.full((2, target.config["n_vocab"]), 1 / target.config["n_vocab"])
     good = Proposal([3, 4], parents=[0, 0], probs=rows, confidence=[0.5, 0.5])

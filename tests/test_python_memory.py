@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PATIENCE = 8
-"""Calls in a row that succeed although an allocation should have failed: there are no more of them."""
+"""Successful calls in a row, with an allocation to fail, that show that no allocations are left."""
 
 Work = Callable[[], object]
 

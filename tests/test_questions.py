@@ -142,7 +142,7 @@ def test_categories_and_limit_choose(tmp_path: Path) -> None:
 
 @pytest.mark.oracle
 def test_a_parquet_file_as_pyarrow_writes_it(tmp_path: Path) -> None:
-    """SPEED-Bench comes so."""
+    """SPEED-Bench has this format."""
     import pyarrow
     from pyarrow import parquet
 

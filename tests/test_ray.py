@@ -58,7 +58,7 @@ def test_measuring_actors_are_alone_on_a_machine() -> None:
 
 
 NO_RAY = SimpleNamespace(data=SimpleNamespace(Dataset=type(None)))
-"""The package ray, as far as lists of records need it."""
+"""A stand-in for the package ray, sufficient for lists of records."""
 
 
 def test_records_are_json() -> None:
@@ -106,7 +106,7 @@ def test_a_folder_keeps_to_its_run(tmp_path: Path) -> None:
     assert again.run == begun.run
     OutputFolder.begin(out, "generate", asked | {"seed": 5}, {"seed": 6})
     zero = OutputFolder.begin(tmp_path / "zero", "generate", asked | {"seed": 0}, {"seed": 6})
-    assert zero.run["seed"] == 0  # which was asked for
+    assert zero.run["seed"] == 0  # the requested one
     for changes, message in (
         ({"seed": 4}, "holds a run with seed 5, but this run has 4; expected the same run"),
         ({"target": "b"}, "holds a run with target 'a', but this run has 'b'"),
@@ -165,7 +165,7 @@ def generation(target: Any, draft: Any, *, by_seed: bool = False, start: Any = N
 
 
 def test_drafts_that_go_by_earlier_texts_or_times() -> None:
-    """Refused where the text of a seed depends on draft tokens."""
+    """Refused if the text of a seed depends on draft tokens."""
     for made in (specdec.drafts.Ensemble(DRAFT), specdec.drafts.TokenRecycling()):
         generation(TARGET, lambda target, made=made: made)
         with pytest.raises(specdec.InputError, match="that uses earlier texts or measured times"):
@@ -173,7 +173,7 @@ def test_drafts_that_go_by_earlier_texts_or_times() -> None:
 
 
 def test_encoder_decoders() -> None:
-    """Sources and what the text goes on with; scores of texts given sources."""
+    """Sources and decoder prompts; scores of texts given sources."""
     models = EncoderDecoder()
     target, sources = models.target, models.sources(5, 9, 7)
     options = {"max_new_tokens": 6, "gamma": 2, "temperature": 1.0, "ignore_eos": True}
@@ -230,7 +230,7 @@ def assert_equal(records: Any, prompts: list[Any], results: list[specdec.Result]
 
 @pytest.mark.oracle
 def test_one_of_two_machines_is_killed(cluster: Any, tmp_path: Path) -> None:
-    """Half-way, within a block: nothing is lost or there twice, and every record is that of one process."""
+    """Half-way, within a block: no record is lost or repeated, and each equals that of one process."""
     prompts, n_blocks = PROMPTS * 4, 16
     settings = {"temperature": 0.8, "max_new_tokens": 12, "gamma": 3, "seed": 11, "logprobs": 2}
     out, begun, stuck = tmp_path / "out", tmp_path / "begun", tmp_path / "stuck"
@@ -297,7 +297,7 @@ def test_failures_are_retried_and_an_interrupted_run_goes_on(cluster: Any, tmp_p
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     assert len(before) == 4  # three blocks and run.json
     records = generate(on_error="keep", block_size=None)
-    assert {path: path.stat().st_mtime_ns for path in before} == before  # they are not done again
+    assert {path: path.stat().st_mtime_ns for path in before} == before  # they are not repeated
 
     good = [i for i in range(8) if i != 5]
     assert records[5]["record"] == data[5]
@@ -320,7 +320,7 @@ def test_scores_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
     out, asked = tmp_path / "out", {"column": "answer", "context": "question", "top_logprobs": 2}
     found = specdec.ray.score(model, cluster.ray.data.from_items(rows), out, block_size=3, **asked)
     assert [record["record"] for record in found] == rows
-    assert list(specdec.ray.score(model, rows, out, **asked)) == list(found)  # all of it is there
+    assert list(specdec.ray.score(model, rows, out, **asked)) == list(found)  # all of it is done
     mixed = ["Once upon a time", [4, 5, 6], ("It was", " dark"), ([7, 8], [9])]
     more = specdec.ray.score(model, mixed, tmp_path / "more", block_size=4)
     pairs = [(row["question"], row["answer"]) for row in rows]
@@ -356,7 +356,7 @@ def test_a_block_that_ends_its_process_is_given_up(cluster: Any, tmp_path: Path)
 
 @pytest.mark.oracle
 def test_a_sweep_goes_on(cluster: Any, tmp_path: Path) -> None:
-    """One table of all combinations; what is there is not measured again; alpha is that of `measure`."""
+    """One table of all combinations; finished cells are not measured again; alpha is that of `measure`."""
     asked: Any = {"gammas": (1, 3), "n_tokens": 8, "seed": 2}
     timing: Any = {"temperatures": (0.0, 1.0), "formats": ("bf16", "int8"), "timing": specdec.Timing(1, 4)}
     drafts = {"embedded": DRAFT, "unigram": unigram}
@@ -391,5 +391,5 @@ def test_a_sweep_goes_on(cluster: Any, tmp_path: Path) -> None:
 
 
 def unigram(target: specdec.Model) -> Any:
-    """A draft that is made in each process."""
+    """A draft that each process creates."""
     return specdec.drafts.Unigram([[5, 6, 7, 300, 300]], n_vocab=target.config["n_vocab"])

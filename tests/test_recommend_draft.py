@@ -154,7 +154,7 @@ KNOWN = known_vocabularies()
 DOCUMENTED = {
     "Qwen 2, 2.5 and 3", "Llama 3", "Gemma 1 and 2", "Gemma 3", "SmolLM 2", "Pythia", "OPT", "OLMo 2"
 }  # fmt: skip
-"""Vocabularies whose marks rest on what their authors publish: no file of theirs is among those of tests."""
+"""Vocabularies whose marks come from their authors' publications: the tests have no file of theirs."""
 
 
 class Listed(ByteTokenizer):
@@ -171,7 +171,7 @@ class Listed(ByteTokenizer):
 
 
 def model_known_by(tokenizer: ByteTokenizer, *, has_encoder: bool = False) -> Any:
-    """What is looked at of a model to know its vocabulary."""
+    """Attributes of a model that identify its vocabulary."""
     config = SimpleNamespace(encoder=object() if has_encoder else None)
     return SimpleNamespace(tokenizer=tokenizer, config=config, n_parameters=1)
 
@@ -242,7 +242,7 @@ def test_the_choice_is_the_fastest_that_is_possible() -> None:
 
 
 def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that were measured are there, the drafts that were not are named; each row is said at once."""
+    """Measured rows are returned, drafts that were not measured are named; each row is reported at once."""
     monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=partial(next, count())))
     lines: list[str] = []
     quick = QUICK | {"gammas": [2, 4], "repeats": 9}
@@ -278,7 +278,7 @@ def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_shares_are_shown_next_to_measurements(target: Any, other: Any) -> None:
-    """Of each row its own: the same as with no other row, and as of the translation's own counts."""
+    """Each row has its own: the same as without other rows, and equal to the translation's counts."""
     draft = drafts.ModelDraft(other, vocabulary="intersection")
     given = {"same": target, "i": draft, "t": drafts.ModelDraft(other, vocabulary="text")}
     settings: dict[str, Any] = {"temperatures": [0.8], "n_tokens": 20, "timing": False, "seed": 3}

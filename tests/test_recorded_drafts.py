@@ -135,7 +135,7 @@ def test_a_recorded_draft_proposes_the_same_as_unrecorded(name: str, temperature
 
 
 def test_a_recorded_draft_in_an_ensemble_sees_its_own_draft_tokens() -> None:
-    """Two drafts side by side: each ring has what its own draft missed."""
+    """Two drafts at once: each ring has the misses of its own draft."""
     rings = [ring_of(1000), ring_of(1000)]
     parts = [by_method("recorded", model, ring) for model, ring in zip((FRIEND, OTHER), rings, strict=True)]
     records = all_rounds(opened(by_method("ensemble", False, [3, 3], parts), gamma=6))
@@ -193,7 +193,7 @@ def continued(records: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def swapped(old: Any, new: Any, n_rounds: int = 1, **options: Any) -> tuple[Session, _core.OnlineSamples]:
-    """A session some rounds after a swap; drafts like a fresh one, and gives the texts of plain decoding."""
+    """Some rounds after a swap a session drafts like a new one, and gives the texts of plain decoding."""
     ring = ring_of()
     session = with_drafts(opened(old, ring, **options))
     before = [record for _ in range(3) for record in session.round()]

@@ -93,10 +93,10 @@ def test_threads_change_no_bit() -> None:
 
 
 def test_it_drafts_for_a_draft(tmp_path: Path) -> None:
-    """A round is what it is where its text is the prompt: draft tokens of earlier rounds change nothing.
+    """A round equals that of a session with its text as prompt: earlier draft tokens change nothing.
 
-    The network reads the draft's text with its draft tokens, and loses them: few, or more than the lengths
-    whose states are kept, so that it is read again.
+    The network reads the text with draft tokens, and loses them: a few, or more than the kept states, so that
+    it reads the text again.
     """
     target, small = load_pair(tmp_path, max_position_embeddings=400)
     weights = recurrent_weights(target, text(300), (16, 24, 1))

@@ -38,7 +38,7 @@ WRITERS = [write_table, write_search, pytest.param(write_training_state, marks=p
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_files_with_foreseeable_names_are_left_alone(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    """Another's file, or a link that another has put there, under a name that temporary files often have."""
+    """Another program's file or link, under a name that temporary files often have."""
     path, victim = tmp_path / "kept.x", tmp_path / "victim"
     victim.write_bytes(b"of another")
     names = [f"kept.x.{os.getpid()}.part", "kept.x.part", "kept.part", ".kept.x.part", "kept.x.tmp"]

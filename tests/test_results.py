@@ -158,7 +158,7 @@ def test_a_damaged_dict_is_refused_by_the_name_of_the_field(
 
 
 def test_texts_of_a_file_do_not_steer_the_terminal(runs: dict[str, Result]) -> None:
-    """And a stop of NumPy is an integer."""
+    """A NumPy integer as stop becomes an int."""
     out = Result.from_dict(damaged(through_json(runs["greedy"].to_dict()), "stop", np.int64(3)))
     assert type(out.stop) is int and through_json(out.to_dict())["stop"] == 3
     for path in ("figure.prompt", "figure.rounds.0.0", "figure.rounds.1.0"):

@@ -32,7 +32,7 @@ def test_uniform_is_the_first_53_bits_of_the_known_answers(
     low, high = words(key)
     first, second, _, _ = words(expected)
     bits = first << 32 | second
-    # 27 bits of the first word and 26 of the second: what is dropped is below the last place of either.
+    # 27 bits of the first word and 26 of the second: the dropped bits are below the last place of either.
     value = (bits >> 37 << 26 | (bits & 0xFFFFFFFF) >> 6) / 2**53
     assert uniform(high << 32 | low, sequence, position, purpose, index) == value
 

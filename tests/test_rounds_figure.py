@@ -116,13 +116,13 @@ def pieces(rounds: Sequence[Round]) -> list[tuple[str, str]]:
 
 
 def test_a_character_split_over_tokens_is_shown_when_it_is_whole() -> None:
-    """Over accepted drafts, over the end of a round, and in what was rejected."""
+    """Across accepted draft tokens, across the end of a round, and within rejected ones."""
     e2, x82, xac, c3, a9 = ids(b"\xe2", b"\x82", b"\xac", b"\xc3", b"\xa9")
     assert pieces([chain(0, (e2, x82, xac), (), B)]) == [("€", "accepted"), ("b", "target")]
     split = [chain(0, (e2,), (A,), x82), chain(1, (xac,), (), B)]
     assert [text for text, status in pieces(split) if status in ("accepted", "target")] == ["€", "b"]
     assert pieces([chain(0, (), (c3, a9), B)]) == [("é", "unseen"), ("b", "target")]
-    # The rejected byte goes on with the accepted one; the one after it is never complete.
+    # The rejected byte continues the accepted one; the character after it is never complete.
     wanted = [("é", "rejected"), ("\ufffd", "unseen"), ("\ufffda", "target")]
     assert pieces([chain(0, (c3,), (a9, c3), A)]) == wanted
 

@@ -170,8 +170,8 @@ PROPOSALS: dict[str, Callable[[Sequence[int], Conditional], Proposal]] = {
 }  # fmt: skip
 
 
-# A pair without cuts, one whose supports differ, one with point masses and ties, and more; the reference,
-# which knows probabilities alone, and rows with one weight on the first pair.
+# A pair without cuts, one with different supports, one with point masses and ties, and more; the reference,
+# which takes probabilities only, and rows with one weight on the first pair.
 @in_few_items(by="how")
 @pytest.mark.parametrize("promise", [name for name in PROMISES if name not in ("block", "k-sequential")])
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_siblings_in_any_order_from_different_drafts(
 
 @implementations
 def test_drafts_without_replacement_are_no_samples_of_one_distribution(verify: Rule) -> None:
-    """The error that the design warns of: treating each as drawn from D itself."""
+    """A known error: treating each as drawn from D itself."""
     target, draft = models("plain", 4, with_core=False)
     proposal = without_replacement(shapes()["two"], draft)
     with pytest.raises(DisprovedError):
@@ -505,11 +505,11 @@ def test_no_mass_left_and_sums_short_of_one(verify: Rule) -> None:
     largest = 1 - 2**-53
     tenths = np.array([0.1] * 10 + [0.0, 0.0])
     assert verify([0], [-1], tenths[None], tenths[None], np.array([0.0, largest]))[1] == 9
-    # Equal distributions accept whatever number comes.
+    # Equal distributions accept for any random number.
     near = np.array([[0.5, 0.5 - 2**-53, 2**-53]] * 2)
     path, token, betas = verify([0, 0], [-1, 0], near, near, np.array([0.0, largest, 0.6]))
     assert (path, token, len(betas)) == ([1], 1, 1)
-    # A token that neither side can give is not accepted, whatever number comes.
+    # A token that neither side can produce is not accepted for any random number.
     target, draft = np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([[0.0, 0.0], [1.0, 0.0]])
     assert verify([0, 0], [-1, 0], target, draft, np.zeros(3))[:2] == ([], 1)
 

@@ -126,11 +126,11 @@ def test_shared_prefixes_are_read_once() -> None:
     for n_texts in (0, 1, 4):
         rows = rows_computed(partial(run, model, choices + others, n_texts=n_texts), LLAMA["n_layer"])
         assert rows == n_prefixes(choices + others) > 280
-    # more than a tree holds: other groups copy the first group's stem
+    # more than a tree can have: other groups copy the first group's stem
     many = [([*context, *ids_of(30, 100 + i)], 200) for i in range(40)]
     for n_texts in (1, 3):
         rows = rows_computed(partial(run, model, many, n_texts=n_texts), LLAMA["n_layer"])
-        # twice: what chance has made alike, and up to 15 tokens that a group does not wait for
+        # twice: tokens equal by chance, and up to 15 tokens that a group does not wait for
         assert n_prefixes(many) <= rows <= n_prefixes(many) + 40
 
 

@@ -79,7 +79,7 @@ def leave(url: str, body: dict[str, Any], after_s: float) -> None:
 
 
 def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, chatting_pair: Pair) -> None:
-    """While others leave: 64 clients, 72 requests, a third of which nobody waits for."""
+    """While others disconnect: 64 clients, 72 requests, a third of them abandoned."""
 
     def one(number: int) -> tuple[int, str] | None:
         body = request_of(number)
@@ -179,7 +179,7 @@ SCHEMA = CLOSED | {"properties": PERSON, "required": [*PERSON]}
 
 
 def test_structured_outputs(url: str, engine: Engine, chatting_pair: Pair) -> None:
-    """As `generate` writes them plainly; what cannot be read is refused."""
+    """As written by plain decoding; unreadable ones are refused."""
     asked = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
     body = {"prompt": PROMPTS[0], "max_tokens": 40, "temperature": 0, "response_format": asked}
     _, answer = ask(url, "/v1/completions", body)
@@ -201,7 +201,7 @@ def test_structured_outputs(url: str, engine: Engine, chatting_pair: Pair) -> No
 
 
 def test_calls_that_are_asked_for(chatting_pair: Pair) -> None:
-    """The reply is a call, whatever the model would have written."""
+    """The reply is a call, whatever the model would write."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>"
     parameters = CLOSED | {"properties": {"place": {"enum": ["Köln", "Bonn"]}}, "required": ["place"]}
     functions = ({"name": name, "parameters": parameters} for name in ("w", "v"))
@@ -292,7 +292,7 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         # A completion is the text as it is.
         _, answer = ask(server.url, "/v1/completions", {"prompt": prompt, "max_tokens": 60, "temperature": 0})
         assert answer["choices"][0]["text"].startswith(f"analysis{reasoning}assistant")
-        # A reply goes back with its reasoning.
+        # A reply is sent back with its reasoning.
         sent_back = {"role": "assistant", "content": content or ""}
         _, count = ask(server.url, "/tokenize", {"messages": [*asked, {**message, **sent_back}, *asked]})
         _, plain = ask(server.url, "/tokenize", {"messages": [*asked, sent_back, *asked]})
@@ -392,7 +392,7 @@ def test_adapters_by_name(chatting_pair: Pair, tmp_path: Path) -> None:
         Service(engine, ["mine"], adapters={"mine": adapters["first"]})
 
 
-# ── The client `openai`: all that it sends is understood, all that it reads is there
+# ── The client `openai`: every field that it sends is understood, every field that it reads exists
 
 PROMPT = "It was a dark and stormy night"
 ASKED: Any = [{"role": "user", "content": PROMPT}]
@@ -483,7 +483,7 @@ def test_calls_of_tools(calling: Any) -> None:
 
 @pytest.mark.oracle
 def test_answers_satisfy_the_schemas_of_the_client(client: Any, calling: Any) -> None:
-    """The client itself takes what comes; here its pydantic types check every field."""
+    """The client itself accepts any field; here its pydantic types check every field."""
     from openai.types import Completion, chat, responses
     from pydantic import TypeAdapter
 

@@ -162,7 +162,7 @@ def test_streams_hold_what_the_whole_answer_holds(url: str, engine: ScriptedEngi
 
 
 def test_log_probabilities_end_with_the_text(url: str, engine: ScriptedEngine) -> None:
-    """The token that ends a text has no text and is not among them; of a text that was cut all are."""
+    """The token that ends a text has no text and is not among them; a text that was cut has all tokens."""
     ids = engine.target.tokenizer.encode("The sea", add_bos=False)
     engine.text = [*ids, 0]
     _, answer = post(url, CHAT, logprobs=True)
@@ -378,7 +378,7 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_malformed_body_is_refused_for_its_first_fault(target: specdec.Model, fault: str) -> None:
-    """In a time by the length of the body: by its square, or with a report of each fault, it is far more."""
+    """In linear time: quadratic time, or a report of each fault, would take far longer."""
     path, body, message = FAULTS[fault]
     with serving(target) as (_, server):
         begun = time.process_time()
@@ -539,7 +539,7 @@ def test_too_many_texts_wait(url: str, engine: ScriptedEngine) -> None:
 
 
 def test_prompts_are_scored_one_after_the_other(target: specdec.Model) -> None:
-    """Others are served meanwhile, those that wait are bounded, and nothing is scored for who has left."""
+    """Others are served meanwhile, waiting requests are bounded, and clients that left are not scored."""
     engine = ScriptedEngine(target, REPLY)
     n_scored = 0
 
@@ -569,7 +569,7 @@ def test_prompts_are_scored_one_after_the_other(target: specdec.Model) -> None:
 
 
 def test_a_slow_reader_holds_nobody_up(url: str, engine: ScriptedEngine) -> None:
-    """What is not read in time ends; meanwhile others are served."""
+    """Responses that are not read in time end; others are served meanwhile."""
     engine.text, engine.step = [5] * 60_000, 1
     host, port = urlsplit(url).netloc.split(":")
     connection = socket.socket()
@@ -683,7 +683,7 @@ def test_the_key(target: specdec.Model) -> None:
         assert ask(server.url, "/v1/nowhere", headers=headers)[0] == 404
         raw(server.url, b"no HTTP\r\n\r\n", 400).close()
         answers = samples_of(server.url, headers)["specdec:http_requests_total"]
-    # what is polled is counted, and said only if it is refused
+    # polled paths are counted, and logged only if refused
     assert [re.sub(r" \d+\.\d{3} s", " s", line) for line in lines] == [
         "/health 403 s", *["/v1/models 401 s"] * 5, f"{CHAT} 200 s, {n_prompt(engine)} prompt tokens",
         f"{CHAT} 400 s", "other 404 s", "other 400",
@@ -769,7 +769,7 @@ def tools_of(**changes: Any) -> list[dict[str, Any]]:
 def test_long_prompts_are_refused_before_they_are_encoded(
     target: specdec.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a bound that no text of fewer tokens passes: the longest token, over and over, is taken."""
+    """The bound accepts any text with fewer tokens: the longest token, repeated, is accepted."""
     engine = ScriptedEngine(target, REPLY)
     service = Service(engine, ["mine"], sampling={"bad_words": [[1] * 100_000]})  # no part of a request
     tokenizer = target.tokenizer
@@ -899,7 +899,7 @@ def test_bounds_on_what_is_no_body(url: str, case: int) -> None:
 
 
 def test_trailers_are_no_headers(target: specdec.Model) -> None:
-    """A key or a host in a trailer is none: whether a request is let in is decided before its body."""
+    """A key or host in a trailer does not count: a request is admitted before its body is read."""
     key = b"Authorization: Bearer secret\r\n"
     with serving(target, REPLY, api_key="secret") as (_, server):
         raw(server.url, CHUNKED + in_chunks(BODY, 1000, trailers=key), 401).close()
@@ -962,7 +962,7 @@ def test_what_comes_ahead_of_an_answer_does_not_end_it(
 def test_nothing_of_a_request_is_printed(
     url: str, engine: ScriptedEngine, capfd: pytest.CaptureFixture[str], stream: bool
 ) -> None:
-    """Of faults of the server, and of drafts that raise what they like, the place in the program alone."""
+    """For faults of the server, and of drafts that raise anything, only the location in the program."""
     assert post(url, CHAT, stream=stream)[0] == 200 and capfd.readouterr() == ("", "")
     engine.refusal, engine.error = RuntimeError("a fault with Hello"), ZeroDivisionError("Hello")
     for where in ("RuntimeError in /v1/chat/completions", "ZeroDivisionError in the texts of chatcmpl-"):

@@ -103,7 +103,7 @@ def test_options_reach_the_server(started: SimpleNamespace, tmp_path: Path) -> N
     assert service.names == ["a", "b"] and service.draft_name == "embedded"
     assert service.tool_format == "mistral"
     read = service.target.chat_template
-    assert read is not None and template.name not in read.source  # which errors tell clients
+    assert read is not None and template.name not in read.source  # which errors report to clients
     limits = service.limits
     assert (limits.n_waiting, limits.n_new_tokens, limits.n_texts) == (5, 7, 2)
     assert (limits.n_body_bytes, limits.n_constraint_bytes, limits.event_s) == (1000, 10, 0.0)
@@ -125,7 +125,7 @@ def test_a_key_from_the_environment(started: SimpleNamespace, monkeypatch: pytes
 
 
 def test_files_that_cannot_be_read(started: SimpleNamespace, tmp_path: Path) -> None:
-    """The server does not start, but without a draft where that is asked for."""
+    """The server does not start, unless it is asked to run without a draft."""
     file, broken = tmp_path / "chat.jinja", tmp_path / "draft"
     file.write_text("{{ messages }}\n{% if %}")
     message = f"{file}: the chat template is not valid Jinja: line 2: "

@@ -184,7 +184,7 @@ def test_a_second_thread_is_refused():
         except RuntimeError as error:
             errors.append(str(error))
         except ValueError:
-            pass  # not yet or no longer inside: the call itself is refused for its argument
+            pass  # not yet or no longer in the core: the call itself is refused for its argument
     thread.join()
     assert "in use: another call of it has not returned" in " ".join(errors)
     assert session.round()
@@ -319,7 +319,7 @@ def test_a_cancelled_prompt_is_read_no_further(pair, draft):
     ],
 )  # fmt: skip
 def test_a_prompt_that_does_not_fit_is_refused(pair, how, message):
-    """And nothing has changed: the text that is there goes on."""
+    """Nothing has changed: the present text continues."""
     session = slots_of(pair[0], by_method("static_tree", pair[1], [0, 0], "sample"), 3)
     joined(session, 0, [1, 2], max_new_tokens=6)
     session.prefill()

@@ -145,7 +145,7 @@ def test_a_transform_is_given_the_tokens_and_decides(pair: Any) -> None:
 
 @pytest.mark.parametrize("verify", ["rejection", "block", "coupled"])
 def test_at_temperature_0_the_argmax_of_what_a_transform_returns_is_taken(pair: Any, verify: str) -> None:
-    """Whatever it leaves besides: there is no randomness, and plain and speculative texts are equal."""
+    """Whatever other mass it leaves: there is no randomness, and plain and speculative texts are equal."""
 
     def spread(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
         shared = 5.0 * np.roll(probs, 3) + 5.0 * np.roll(probs, 1)  # a tie, which the lower id wins

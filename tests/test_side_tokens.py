@@ -36,7 +36,7 @@ MODEL_TYPES = {
     "tokenizer.json": ["llama"], "bpe": ["gpt2"], "sentencepiece unigram": ["granite"], "t5": ["t5"],
     "sentencepiece bpe": ["llama", "mistral", "phi3", "granite"],
 }  # fmt: skip
-"""Those of config.json; some have no class of a tokenizer, whichever is named."""
+"""Model types of config.json; some ignore the tokenizer class that a file names."""
 
 
 @functools.cache
@@ -211,7 +211,7 @@ def test_a_setting_of_encoding_that_is_not_applied(tmp_path: Path, name: str) ->
 
 
 def test_a_named_token_that_no_file_defines(make_llama: Any) -> None:
-    """It gets the next id, as in transformers; a model that does not have it is refused, if it is an end."""
+    """It gets the next id, as in transformers; a model without this id is refused if the token ends texts."""
     for n_vocab, defined in ((257, True), (256, False)):
         folder = make_llama(vocab_size=n_vocab, bos_token_id=None, eos_token_id=None)
         write_vocabulary(folder, "tokenizer.json")

@@ -151,7 +151,7 @@ def test_it_comes_through(call: str, handled: None, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("handled", ["function"], indirect=True)
 def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after draft tokens, where failures of a constraint are forgotten until the text gets there."""
+    """Also after draft tokens, where failures of a constraint are ignored until the text contains them."""
     pytest.importorskip("llguidance")
     from specdec.decoding.guided.guidance import GuidanceState
 
@@ -171,7 +171,7 @@ def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatc
 
 
 def test_errors_of_specdec_after_a_handled_one(handled: None) -> None:
-    """A program that goes on after its timeout, and then errs, gets the error of what it does then."""
+    """A program that continues after its timeout and then fails gets the error of its later action."""
     try:
         interrupted()
     except LateError:

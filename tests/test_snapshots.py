@@ -1,4 +1,4 @@
-"""Snapshots of recurrent states: texts go back to them, with the bits of a text read at once."""
+"""Snapshots of recurrent states: texts return to them, with the bits of a text read at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ids_of(n: int, seed: int = 0) -> list[int]:
 def ask(
     target: specdec.Model, draft: Any, prompt: list[int], cache: PromptCache | None, **options: Any
 ) -> Any:
-    """Generate; the text and its bits must be those of a call of its own, without a cache or a draft."""
+    """Generate; the text and its bits must equal those of a separate call without cache and draft."""
     found = specdec.generate(target, draft, prompt, prompt_cache=cache, **(RUN | options))
     wanted = specdec.generate(target, None, prompt, **(RUN | options))
     assert found.tokens == wanted.tokens and np.array_equal(found.logits, wanted.logits)
@@ -54,7 +54,7 @@ def ask(
 
 
 def test_random_cuts(models: tuple[specdec.Model, specdec.Model]) -> None:
-    """Prompts that leave an earlier one anywhere begin with the last snapshot before."""
+    """Prompts that leave an earlier one anywhere start from the last snapshot before that position."""
     target, draft = models
     cache, rng, text = PromptCache(), np.random.default_rng(3), ids_of(4500)
     ask(target, draft, text, cache)
@@ -103,7 +103,7 @@ def test_samples_of_a_prompt(
 @needs_hooks
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_samples_read_the_prompt_once(batch_size: int) -> None:
-    """And a document that questions of one batch share: no row twice but the tail."""
+    """Also for a document that the questions of a batch share: no row is read twice except the tail."""
     target, _ = pair("delta")
     document = ids_of(1000)
     for prompts, n_new in (([document] * 4, 0), ([[*document, *ids_of(20, i)] for i in range(4)], 20)):
@@ -136,7 +136,7 @@ def test_windows_and_slices(prefill: str) -> None:
 
 
 def test_texts_of_one_slot(models: tuple[specdec.Model, specdec.Model]) -> None:
-    """Snapshots of the text before, past where the next one leaves it, are gone."""
+    """Snapshots of the previous text are dropped after the position where the next text leaves it."""
     target, draft = models
     first = ids_of(400)
     second = [*first[:200], *ids_of(250, 1)]
@@ -174,7 +174,7 @@ def test_memory(models: tuple[specdec.Model, specdec.Model]) -> None:
     assert none._entries[0].text.snapshots == ()
     small = PromptCache(2 * entry.n_bytes)
     with nothing_leaks():
-        # the second prompt's snapshot takes the place of the first one's
+        # the second prompt's snapshot replaces the first one's
         specdec.generate(target, None, [text[:400], text[:700]], batch_size=1, **RUN)
         for i in range(4):
             prompt = [*text[: 2200 - 300 * i], *ids_of(120, i)]

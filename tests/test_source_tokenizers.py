@@ -245,7 +245,7 @@ def test_languages_of_a_model(tmp_path: Path) -> None:
     found, wanted = french.logits("der rote Ball", "the red ball"), m2m.logits(text, given("the red ball"))
     assert np.array_equal(found, wanted)
     assert pickle.loads(pickle.dumps(french)) is french
-    again = pickle.loads(pickle.dumps(french.with_languages(tgt_lang="en")))  # of a model that has gone
+    again = pickle.loads(pickle.dumps(french.with_languages(tgt_lang="en")))  # of a deleted model
     assert again.core is not m2m.core and again.decoder_start == (2, given.get_lang_id("en"))
     assert again.source_ids("the red ball").tolist() == given("the red ball").input_ids
     with refuses("tgt_lang", "de_DE"):

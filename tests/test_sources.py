@@ -156,7 +156,7 @@ def test_a_space_starts_a_text_only_after_text(texts: EncoderDecoder) -> None:
 
 
 def test_the_context_is_the_decoders(t5: EncoderDecoder) -> None:
-    """A source may be as long as the encoder's context, whatever the decoder's is."""
+    """A source may fill the encoder's context, whatever the decoder's context is."""
     n_ctx = t5.target.config.n_ctx
     source = t5.sources(t5.target.config.encoder.n_ctx)[0]  # type: ignore[union-attr]
     found = specdec.generate(t5.target, t5.draft, source, max_new_tokens=None, ignore_eos=True)
@@ -290,7 +290,7 @@ def test_a_prompt_cache_knows_the_source(config: str) -> None:
 
 
 def test_a_source_that_the_prompt_cache_has_is_not_encoded(t5: EncoderDecoder) -> None:
-    """Neither by the target nor by the draft; without common text there is nothing else to read."""
+    """Neither by the target nor by the draft; without common text there is nothing else to reuse."""
     source, cache = t5.sources(128)[0], PromptCache()
 
     def seconds(known: PromptCache | None) -> float:

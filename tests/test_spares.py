@@ -86,7 +86,7 @@ def test_spare_memory_is_bounded_and_yields_to_other_sizes(model):
         assert n_before < n <= MOST or MOST - (4 << 20) < n <= MOST
         n_before = n
     alone = decoder(model, 2500)
-    assert _core._spares_bytes() < n_before  # it was taken from what waits
+    assert _core._spares_bytes() < n_before  # it was taken from the kept blocks
     del alone
 
 

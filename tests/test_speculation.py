@@ -23,10 +23,10 @@ from refusals import refuses
 from specdec.errors import InputError
 
 TIMEOUT_S = 60
-"""How long a test waits for what must happen at once: reached only if it fails."""
+"""Time limit for events that must happen at once: reached only by a failing test."""
 
 P_VALUE = 1e-6
-"""False alarms of each statistical test; the seeds are fixed, so that it does not flicker."""
+"""False alarm rate of each statistical test; the seeds are fixed, so that none fails at random."""
 
 
 class Inline(Executor):
@@ -185,7 +185,7 @@ def test_same_seed_same_result_whatever_runs_first(pair: Callable[[], tuple[Any,
 
 
 def test_f_and_all_drafts_run_together() -> None:
-    """Each waits for the others to have begun: one after another they would never end."""
+    """Each call waits until the others have begun: calls one after another would never end."""
     barrier = threading.Barrier(4)
 
     def together(value: Any) -> Any:
@@ -251,7 +251,7 @@ def test_rejected_drafts_have_ended_when_it_returns() -> None:
         return y
 
     def f(x: Any) -> list[float]:
-        while not running:  # until the draft has begun
+        while not running:  # until the draft's call has begun
             pass
         return [0.0, 0.0, 1.0]
 
@@ -311,7 +311,7 @@ def test_when_a_function_fails_what_runs_is_waited_for(failing: str, own_pool: b
     def runs(x: Any) -> list[float]:
         begun.set()
         assert failed.wait(TIMEOUT_S)
-        time.sleep(0.2)  # long after the error, so that one who does not wait is found out
+        time.sleep(0.2)  # long after the error, so that a missing wait is detected
         ended.set()
         return [1.0]
 
@@ -332,7 +332,7 @@ def test_an_error_of_g_on_the_token_taken_comes_through() -> None:
 
 
 def test_an_error_of_g_on_a_rejected_draft_is_reported_not_raised() -> None:
-    """Without speculation that call would never have been."""
+    """Without speculation there would be no such call."""
     out = run([0.0, 1.0], [1.0, 0.0], lambda y: crash(y) if y == 0 else "fine")
     assert (out.y, out.value, out.n_g_calls) == (1, "fine", 2)
     (error,) = out.errors
@@ -353,7 +353,7 @@ class Wrong:
 
 
 DRAWN = SimpleNamespace(rvs=lambda random_state: 0.0)  # without a density
-NORMAL = object()  # in the place of a normal distribution of scipy's
+NORMAL = object()  # instead of scipy's normal distribution
 
 
 @pytest.mark.parametrize(

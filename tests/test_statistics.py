@@ -92,9 +92,7 @@ def test_interval_at_the_edges() -> None:
     assert statistics.mean_interval([]) == (0.0, 1.0)
     assert statistics.mean_interval([np.full(50, 0.25)]) == (0.25, 0.25)
     low, high = statistics.mean_interval([np.ones(100), np.ones(0)])
-    assert (
-        0.94 < low < 1.0 and high == 1.0
-    )  # nothing was ever rejected, which does not prove that it cannot be
+    assert 0.94 < low < 1.0 and high == 1.0  # no rejection occurred, which does not prove that none can occur
     low, high = statistics.mean_interval([np.zeros(100)])
     assert low == 0.0 and 0.0 < high < 0.06
 

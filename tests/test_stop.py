@@ -181,7 +181,7 @@ def test_stop_strings_see_special_tokens(data: st.DataObject) -> None:
 
 def test_a_stop_string_that_names_a_token_is_its_id() -> None:
     rules = StopRules.parse(["<|end|>", "x<|end|>", 31, "<|e"], n_vocab=61, tokenizer=NAMED)
-    assert (rules.ids, rules.names) == ({30, 31}, {30: "<|end|>"})  # what was given as an id stays one
+    assert (rules.ids, rules.names) == ({30, 31}, {30: "<|end|>"})  # a stop given as an id stays an id
     assert StopRules.parse("<|end|>", n_vocab=30, tokenizer=NAMED).ids == frozenset()  # the model has none
 
 

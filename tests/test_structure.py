@@ -50,10 +50,10 @@ LINES = {
     "tests/worlds": 3700,
     "training": 1900,
 }
-"""Most lines of a folder and of all below it; of one that ends with "*", of the files that lie in it."""
+"""Maximum lines of a folder with its subfolders; with "*" at the end, of the files in the folder itself."""
 
 MAX_FUNCTION_LINES = 60
-"""Of a function, less docstring and signature."""
+"""Maximum lines of a function without docstring and signature."""
 
 WIDE_FUNCTIONS = {
     "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search", "engine.submit",

@@ -47,7 +47,7 @@ class PlainMemory:
             self.texts.pop(0)
 
     def following(self, text: Sequence[int]) -> tuple[int, list[Tokens]]:
-        """How long the longest suffix is that an output's token follows, and what follows it everywhere."""
+        """Length of the longest suffix that precedes an output token, and all its continuations."""
         positions = []
         for before, output in self.texts:
             whole = before + output
@@ -143,7 +143,7 @@ def test_draft_tokens_are_those_of_the_method_in_plain_python(
     texts: list[tuple[list[int], list[int]]], prompt: list[int], output: list[int], depth: int,
     max_tokens: int, gamma: int, how: tuple[int, float, float, bool],
 ) -> None:  # fmt: skip
-    """After texts have left, too; and the text that was written is remembered with the others."""
+    """Also after texts were dropped; the written text is stored with the others."""
     plain = PlainMemory(max_tokens, depth)
     for text in texts:
         plain.add(*text)
@@ -299,7 +299,7 @@ def test_seeds_of_a_memory() -> None:
 
 
 def test_keys_are_never_given_twice(tmp_path: Path) -> None:
-    """Nor after a file; and what was added by hand changes them, as another memory may have made it."""
+    """Nor after loading a file; texts passed to `add` change them: another memory may have made these."""
     memory = SuffixDecoding()
     keys = [memory.rng_key() for _ in range(3)]
     memory.save(tmp_path / "memory")

@@ -223,7 +223,7 @@ def has_ended(pid: int, seconds: float = 5.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
-        if state.strip()[:1] in ("", "Z"):  # nobody may wait for it once its parent has gone
+        if state.strip()[:1] in ("", "Z"):  # no process may wait for it after its parent has ended
             return True
         time.sleep(0.05)
     return False

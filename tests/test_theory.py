@@ -26,8 +26,7 @@ TABLE_4 = [
     (3, 0.74, 0.11, 2.0), (5, 0.53, 0.02, 1.9), (3, 0.55, 0.04, 1.8), (3, 0.56, 0.11, 1.6),
 ]  # fmt: skip
 PRINTED_FROM_UNROUNDED = {(5, 0.68, 0.04): 2.35, (3, 0.71, 0.11): 1.93, (3, 0.56, 0.11): 1.54}
-"""Cells of Table 4 that do not follow from the printed alpha and c: those were rounded to two decimals, and
-the factor, to judge by its first decimal, was not made from the rounded ones."""
+"""Cells of Table 4 that do not follow from the printed alpha and c, which are rounded to two decimals."""
 # alpha, gamma, operations, speed with c = 0
 TABLE_1 = [
     (0.6, 2, 1.53, 1.96), (0.7, 3, 1.58, 2.53), (0.8, 2, 1.23, 2.44), (0.8, 5, 1.63, 3.69),
@@ -69,8 +68,9 @@ def test_lenience_of_appendix_a5_for_argmax() -> None:
 def test_lenience_of_appendix_a5_for_sampling() -> None:
     """Table 5's alpha with c = 0.015: the paper says 2.5X, 3.1X, 3.6X and 5X.
 
-    Theorem 3.8 gives less at every gamma, also with the largest alpha and the smallest c that are printed
-    so: the first three cells do not follow from it. All four do, within their digits, with half that c.
+    Theorem 3.8 gives less at every gamma, even with the largest alpha and smallest c that round to the
+    printed values, so the first three cells do not follow from it. With half that c all four do, within their
+    digits.
     """
     alpha = np.array([0.62, 0.71, 0.76, 0.84])
     printed, half = np.array([2.5, 3.1, 3.6, 5.0]), np.array([0.05, 0.05, 0.05, 0.5])
@@ -154,7 +154,7 @@ def test_optimal_gamma_is_the_best_of_all(alpha: float, cost: float) -> None:
 
 
 def test_optimal_gamma_at_the_edges() -> None:
-    assert theory.optimal_gamma(0.5, 0.0, max_gamma=100) == 100  # more is always better, if by nothing
+    assert theory.optimal_gamma(0.5, 0.0, max_gamma=100) == 100  # more is never worse
     assert theory.optimal_gamma(1.0, 0.5, max_gamma=7) == 7
     assert theory.optimal_gamma(1.0, 1.0) == theory.optimal_gamma(0.0, 0.0) == 0
     assert theory.optimal_gamma(0.3, 0.3) == 0  # Corollary 3.9: no improvement at α = c
@@ -163,7 +163,7 @@ def test_optimal_gamma_at_the_edges() -> None:
 
 
 def test_optimal_gamma_with_measured_times() -> None:
-    """t(M) that stays at t(1) up to 4 positions and then rises steeply, as where arithmetic becomes dear."""
+    """t(M) that stays at t(1) up to 4 positions and then rises steeply, as if limited by arithmetic."""
     ratios = [1.0, 1.02, 1.05, 1.1, 2.0, 2.5, 3.0]
     found = [theory.expected_tokens(0.8, g) / (g * 0.05 + ratios[g]) for g in range(1, 7)]
     assert theory.expected_speedup(0.8, np.arange(1, 7), 0.05, ratios[1:]) == pytest.approx(found)

@@ -46,7 +46,7 @@ def random_product(n_out: int = 2048) -> tuple[np.ndarray, np.ndarray]:
 
 @needs_hooks
 def test_a_session_is_made_while_another_thread_computes(delay):
-    """Creation holds the GIL, so it must not wait for the pool. It is first, as later tests delay workers."""
+    """Creation holds the GIL, so it must not wait for the pool. It comes first: later tests delay workers."""
     x, weights = random_product(1 << 15)  # so large that the worker arrives before it is done
     model = build(VARIANTS["llama"], random_tensors(VARIANTS["llama"]))
     _core.product(x, weights, "f32", n_threads=2)

@@ -70,7 +70,7 @@ def rows_and_weights(n_rows: int, n_in: int = 163) -> tuple[np.ndarray, np.ndarr
 @pytest.mark.parametrize("dtype", [*DTYPES, *DIRECT, "q4_1", "q2_k", "iq4_xs"])
 @pytest.mark.parametrize("n_rows", [1, 7, 12, 19, 65])
 def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
-    """Each at its least, in between and out of reach; against the specification."""
+    """Each at its minimum, at a middle value and out of reach; against the specification."""
     if dtype in DTYPES:
         x, weights = rows_and_weights(n_rows)
         expected = reference.product(x, weights, dtype)
@@ -177,7 +177,7 @@ OWN = {
 
 
 class MadeUpMachine:
-    """A product takes two and a half seconds, less the savings of each right choice, plus noise."""
+    """A product takes 2.5 s, minus the savings of each right choice, plus noise."""
 
     def __init__(self, best: dict[str, list[int]], saved: float, noise: float) -> None:
         self.best, self.saved, self.noise, self.rng = best, saved, noise, np.random.default_rng(0)
@@ -340,7 +340,7 @@ def test_nothing_is_measured_if_disabled_or_with_ref(process, monkeypatch, tmp_p
 
 def test_files_are_in_the_users_cache(process, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SPECDEC_THRESHOLDS", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard requires to be ignored
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     process()
     assert the_file(tmp_path).parent == tmp_path / "home" / ".cache" / "specdec" / "thresholds"

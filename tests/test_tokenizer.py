@@ -545,7 +545,7 @@ def test_a_panic_of_the_library_is_a_tokenizer_error(tmp_path, capfd):
     assert tokenizer.encode("a") == [1]
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: .*cannot encode this text: PanicException: "):
         tokenizer.encode("a" * 2000 + "c")
-    capfd.readouterr()  # what Rust says of it
+    capfd.readouterr()  # Rust's own message
 
 
 def test_names_of_end_tokens_that_are_no_text(tmp_path):

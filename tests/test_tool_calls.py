@@ -188,11 +188,11 @@ def test_calls_that_have_to_be() -> None:
     long = json.dumps([{"name": "stop", "arguments": {"a": [{}] * 20_000}}])  # a brace closes at each item
     begun = time.process_time()
     assert len(read("hermes", [long[i : i + 8] for i in range(0, len(long), 8)], both)) == 1
-    assert time.process_time() - begun < 5.0  # parsed again at each brace it takes minutes
-    for n in range(len(text)):  # cut off anywhere: the calls that are complete, and nothing else
+    assert time.process_time() - begun < 5.0  # parsing again at each brace would take minutes
+    for n in range(len(text)):  # cut off anywhere: only complete calls
         n_complete = (n >= len(OBJECT) + 1) + (n >= len(text) - 1)
         assert read("hermes", list(text[:n]), both) == [KOELN, STOP][:n_complete]
-    # Clients get the text of arguments itself, so it has to be JSON strictly.
+    # Clients get the text of arguments, so it must be strictly valid JSON.
     for text in (ARGUMENTS[:-1], '{"place": "a\nb"}', '{"place": "a\x00b"}'):
         assert read("hermes", [text], named) == []
     for text in ("null", r'{"place": "a\nb"}'):

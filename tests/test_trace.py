@@ -87,7 +87,7 @@ PLAIN = Trace([chain(i, (), 0, (), times=(0.0, (0.004, 0.05, 0.06, 0.07)[i], 0.0
 
 
 def test_experts_of_a_run() -> None:
-    """The first round of plain decoding has no run of its own."""
+    """The first round of plain decoding has no forward pass of its own."""
     rounds = [dataclasses.replace(r, experts=(0.0, 2.0, 2.0, 2.0)[r.index]) for r in PLAIN.rounds]
     assert Trace(rounds).experts_per_call == 2.0
     assert math.isnan(Trace(rounds[:1]).experts_per_call) and math.isnan(PLAIN.experts_per_call)
@@ -117,7 +117,7 @@ def test_speed_against_a_plain_run() -> None:
 
 
 def test_a_prediction_above_the_expected_tokens_is_invalid() -> None:
-    """A round takes at least as long as a run that computes one row."""
+    """A round takes at least as long as a pass with one row."""
     trace = Trace([NONE], target_s=0.3)  # its round takes 0.12 s
     assert trace.predicted_speedup == pytest.approx(trace.expected_tokens_per_call * 2.5)
     said = f"invalid: {trace.predicted_speedup:.2f} is above the tokens per pass, "
@@ -135,7 +135,7 @@ def test_a_run_measures_t1_in_its_own_plain_rounds() -> None:
     assert trace.target_s == pytest.approx(0.035)
     tokens = trace.expected_tokens_per_call
     assert trace.predicted_speedup == pytest.approx(tokens * 0.035 * 8 / (0.04 + 0.2 + 0.21))
-    assert math.isnan(Trace([CORRECTED, *plain[:4], BONUS]).predicted_speedup)  # too few to say
+    assert math.isnan(Trace([CORRECTED, *plain[:4], BONUS]).predicted_speedup)  # too few for an estimate
     # In a batch, other sequences drafted in those rounds.
     assert math.isnan(Trace([CORRECTED, *plain, BONUS], n_sequences=2).predicted_speedup)
 
@@ -178,7 +178,7 @@ def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
 
 
 def test_accepted_drafts_count_as_far_as_the_text_goes() -> None:
-    """Runs that verified no draft count in `tokens_per_call` alone."""
+    """Passes that verified no draft count in `tokens_per_call` only."""
     trace = Trace([CORRECTED, chain(1, (), 0, ()), BONUS, chain(2, (1, 2, 3, 4), 4, (1.0,) * 4, kept=2)])
     assert trace.n_accepted == 2 + 4 + 2
     assert (trace.mean_acceptance_length, trace.tokens_per_call) == ((3 + 5 + 2) / 3, (3 + 1 + 5 + 2) / 4)

@@ -136,7 +136,7 @@ class WorkClock:
 def test_the_minutes_bound_the_whole_training(
     token_s: float, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock that stands still but for the work: any target has texts, steps and figures in time."""
+    """On a clock that advances only with work: any target gets texts, steps and figures in time."""
     clock = WorkClock(monkeypatch, token_s, step_s=max(0.5, 20.0 * token_s))
     said: list[str] = []
     trained = train(target, tmp_path, steps=None, minutes=1.0, length=None, batch=8, say=said.append)
@@ -244,7 +244,7 @@ def test_the_command_trains_a_draft_for_the_embedded_target(
 
 
 def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -> None:
-    """Training begins with prompts that are not held out; every text goes on as the target may go on."""
+    """Training texts begin with prompts that are not held out, and continue as the target may continue."""
     from specdec.training.training_texts import Prompts
 
     prompts = [[3 + i % 20, 4, 5] for i in range(40)]

@@ -118,7 +118,7 @@ NAMES = ("fkl", "rkl", "jsd", "tvd")
 def test_divergences_and_gradients_are_those_of_their_definitions(name: Any, temperature: float) -> None:
     ours, theirs = two_logits(3)
     if name == "fkl":
-        ours[:, 2] = -math.inf  # else it is infinite
+        ours[:, 2] = -math.inf  # otherwise it is infinite
     target = TargetDistribution((ours / temperature).log_softmax(-1), None, temperature)
     for beta in (0.1, 0.5, 0.9):
         logits = theirs.clone().requires_grad_()
@@ -174,7 +174,7 @@ def test_what_a_draft_never_drafts_is_no_part_of_its_loss() -> None:
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_a_training_raises_alpha_beyond_chance(name: str, trained: Any) -> None:
-    """The interval of the gain is a 95 % one: a training that did nothing would pass once in forty."""
+    """The interval of the gain is a 95 % one: an ineffective training would pass once in forty."""
     state, n_threads = torch.random.get_rng_state(), torch.get_num_threads()
     found = trained(name)
     for temperature in (0.0, 1.0):

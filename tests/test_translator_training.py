@@ -97,7 +97,7 @@ def test_the_split_is_a_function_of_the_pair(training: Any) -> None:
 
 
 def test_what_is_written_of_the_archive(training: Any, work: Path) -> None:
-    """Every pair once, with the spaces of Japanese taken out; both tokenizer files agree."""
+    """Every pair once, without spaces in Japanese; both tokenizer files agree."""
     import sentencepiece
     from tokenizers import Tokenizer
 

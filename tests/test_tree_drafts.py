@@ -230,7 +230,7 @@ def grown(probs: Conditional, n_nodes: int, width: int, steps: int, depth: int) 
 
 @pytest.mark.parametrize("n_nodes", [1, 2, 3])
 def test_a_grown_tree_is_the_best_of_all(n_nodes: int) -> None:
-    """With steps and width enough none of all trees of so many nodes has more expected accepted tokens."""
+    """With enough steps and width, no tree of this size has more expected accepted tokens."""
     target, draft = random_model(3, 1), random_model(3, 2, 2.2)
     prefixes = [
         prefix for depth in range(1, n_nodes + 1) for prefix in itertools.product(range(3), repeat=depth)
@@ -366,7 +366,7 @@ def described(name: str, draft: _core.Model, n_vocab: int) -> tuple[object, ...]
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_draft_of_a_shorter_context(name: str) -> None:
-    """It drafts as far as it can read, and then no more; the text goes on."""
+    """It drafts as far as its context allows, then no more; the text continues."""
     target, draft = random_model(61, 1), described(name, random_model(61, 1, n_ctx=20), 61)
     options: dict[str, Any] = {"n": None, "max_new_tokens": 60, "temperature": 0.0}
     plain, found = (rounds(target, one, [[1, 2], [4] * 30], **options) for one in (None, draft))
@@ -424,9 +424,9 @@ class Branches:
 
 
 def test_the_default_rule() -> None:
-    """It depends on the draft's trees, on what is sampled, on temperature and lenience, never on the text.
+    """It depends on the draft's trees, on sampling, temperature and lenience, never on the text.
 
-    Left out, `verify` gives what that rule gives by its name.
+    Without `verify` the output equals that of the chosen rule.
     """
     small = small_pair()[1]
     tree, grown = (drafts.ModelDraft(small, tree=shape) for shape in (StaticTree((2, 2)), DynamicTree(4)))

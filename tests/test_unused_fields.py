@@ -285,7 +285,7 @@ def test_keys_of_other_groups_that_are_known(tmp_path: Path) -> None:
         assert not any("not known" in str(one.message) for one in caught), name
 
 
-# Keys without which nothing is computed otherwise: sizes that tensors repeat, who made the file and how.
+# Keys without effect on the output: sizes that tensors repeat, and the file's provenance.
 NO_EFFECT = {
     "vocab_size", "pooling_type", "tensor_data_layout", "expert_feed_forward_length",
     "expert_shared_feed_forward_length", "attention.layer_norm_epsilon", "classifier.output_labels",

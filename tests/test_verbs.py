@@ -234,7 +234,7 @@ def chat_model(make_llama: Factory, monkeypatch: pytest.MonkeyPatch) -> specdec.
 
 
 def test_chat(chat_model: specdec.Model) -> None:
-    """Each turn goes on with all turns before, of which it reads what is new; orders begin with a slash."""
+    """Each turn continues all earlier ones and reads only new tokens; commands begin with a slash."""
     asked = [
         "chat",
         "--target",
@@ -268,7 +268,7 @@ def test_chat(chat_model: specdec.Model) -> None:
 def test_ctrl_c_ends_a_reply(
     chat_model: specdec.Model, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
-    """In a terminal what has come of it stays in the conversation; elsewhere it ends the program."""
+    """In a terminal the partial reply stays in the conversation; elsewhere the program ends."""
     asked: list[Any] = []
 
     class Pieces:

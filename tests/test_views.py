@@ -86,7 +86,7 @@ def test_what_another_argument_or_object_is_refused_for(change: dict[str, Any], 
 
 @pytest.mark.parametrize("view", ["measure", "tune", "oracle"])
 def test_names_are_texts_of_the_callers(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Target and draft are called as they are, in what distributions and what runs give."""
+    """Tables call target and draft by their given names, for distributions and for runs."""
     function: Any = getattr(specdec, view)
     for argument, one in (("target", TARGET), ("draft", DRAFT)):
         several = [{"": one}, {}, {3: one}, {"a": one, "b": one}]

@@ -97,7 +97,7 @@ def test_turns_of_a_chat_and_ends_of_text_correspond() -> None:
         (chat, Names("</s>", "<unk>", eos=0), [0, -1, -1, -1]),
         (chat, Names("<|endoftext|>", "</s>", "<|im_end|>", eos=1), [0, -1, 2, -1]),  # ends turns, not texts
         (chat, Names("<fin>", "<unk>", eos=0), [-1, -1, 0, -1]),  # what ends its texts, under no known name
-        # the end of text is what ends texts, whatever else is called so
+        # the end of text is the token that ends texts, whatever other tokens are named
         (llama, phi, [1, 2]),
         (phi, llama, [-1, 0, 1]),
         (llama, Names("</s>", "<|endoftext|>", eos=0), [-1, 0]),
@@ -306,7 +306,7 @@ def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: An
 
 @needs_hooks
 def test_writing_stops_where_no_text_comes_of_it(target: Any) -> None:
-    """A draft whose only word is an invalid byte: one is written, not as many as fit."""
+    """A draft whose only token is an invalid byte writes one of them, not as many as fit."""
     draft = drafts.ModelDraft(model_with([b"\xff"] * 20, 3), vocabulary="text")
     begun = _core._forward_count()
     found = generate(target, draft, "ab", 20, gamma=8)
@@ -358,7 +358,7 @@ def test_a_prompt_cache_keeps_the_drafts_texts(
 
 
 def encoder_decoders(family: str, end_of_source: tuple[int, ...] = (2,)) -> tuple[Any, Any]:
-    """A target, and a draft of another vocabulary whose sources end so, with the target's weights."""
+    """A target, and a draft of another vocabulary with these end tokens and the target's weights."""
     pair = EncoderDecoder(family)
     target = model_of(pair.config, pair.tensors, LongestPieces([piece or b"" for piece in _PIECES[3:]]))
     pieces = [b"b", b"a", b" a", b"\n", b"ab", b"ba", b" ", b"\xc3\xa9"]

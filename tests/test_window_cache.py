@@ -53,7 +53,7 @@ def test_rows_are_those_of_the_reference_however_they_are_computed(model: Model)
 
 
 def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: Model) -> None:
-    """Near its end; further back, where windows have moved on, nothing is left of it."""
+    """Near its end; further back, where windows have moved on, the cache is emptied."""
     text = ids()
     expected = prompt_logits(model, text)
     decoder = Decoder(model, capacity=N_IDS, max_nodes=7)
@@ -130,7 +130,7 @@ def test_a_cached_text_continues_where_its_windows_remain(model: Model, n_common
 
 
 def test_a_prompt_that_fails_is_read_again(model: Model) -> None:
-    """Its slices overwrite what convolutions read of the text before it; then nothing is left of that."""
+    """Its slices overwrite the convolution inputs of the previous text, which is then dropped."""
     text, tensors = ids(300), random_tensors(model.config)
     tensors["token_embedding"][100] = 3e38
     broken = build(model.config | {"embedding_scale": 2.0}, tensors, dtype=model.dtype)
@@ -147,7 +147,7 @@ def test_a_prompt_that_fails_is_read_again(model: Model) -> None:
     decoder.cut(12)
     with pytest.raises(specdec.NotFiniteError, match="position 12 is not finite"):
         decoder.prefill([100], finite=True)
-    decoder.cut(5)  # before what the convolutions still have
+    decoder.cut(5)  # before the inputs that the convolutions still have
     n_left = decoder.n_committed
     assert np.array_equal(decoder.prefill(text[n_left:], logits=True), expected[n_left:])
 
