@@ -168,7 +168,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, UnsupportedModelError, "is causal"),
         ("Gemma4ForCausalLM", {"hidden_size_per_layer_input": ...}, UnsupportedModelError, "256 if absent"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 1}, UnsupportedModelError, "values of its own"),
-        ("Gemma4ForCausalLM", {"enable_moe_block": True}, UnsupportedModelError, "no experts"),
+        ("Gemma4ForCausalLM", {"enable_moe_block": True}, CheckpointError, "'num_experts' is missing"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, UnsupportedModelError, "is causal"),
         ("Gemma4ForCausalLM", {"per_layer_config": {"01": {"sliding_window": 3}}}, UnsupportedModelError,
          "not per_layer_config.01.sliding_window"),

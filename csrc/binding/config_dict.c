@@ -95,6 +95,7 @@ static const field FIELDS[] = {
     {"router_eps", FLOAT, 0, AT(experts.eps), {0}},
     {"router_renormalize", FLAG, 0, AT(experts.renormalize), {0}},
     {"routed_scale", FLOAT, 0, AT(experts.scale), {0}},
+    {"dense_with_experts", FLAG, 0, AT(experts.with_dense), {0}},
     {"conv_width", INT, 0, AT(mixers.conv_width), {0}}, {"conv_bias", FLAG, 0, AT(mixers.conv_bias), {0}},
     {"mixer_bias", FLAG, 0, AT(mixers.bias), {0}},
     {"n_mixer_key_head", INT, 0, AT(mixers.n_key_head), {0}},

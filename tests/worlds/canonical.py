@@ -139,6 +139,10 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture-parallel": LLAMA
     | _EXPERTS
     | {"parallel": "one_norm", "qk_norm": "whole", "router": "sigmoid", "attn_gate": "whole"},
+    "mixture-with-dense": LLAMA
+    | _EXPERTS
+    | {"dense_with_experts": True, "norm_position": "both", "router_renormalize": True, "mixtures": [1, 0, 1],
+       "activation": "gelu_tanh", "layer_scale": True},
     "mixture-not-gated-norms-after": LLAMA
     | _EXPERTS
     | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32,

@@ -151,6 +151,9 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["attn_gate_softplus"] = draws.chance(0.3)
     if "attn_gate" not in found and found.get("qk_norm") != "whole" and draws.chance(0.15):
         found["values_from_keys"] = draws.one(_each(n_layer, 0, 1))
+    experts, norms = model.get("experts") or {}, found.get("norm_position") == "both"
+    if experts and norms and not experts["d_shared_expert"] and found.get("norm_weight", True):
+        found["dense_with_experts"] = model.get("family") != "gpt" and draws.chance(0.5)
     if "query_growth" in found:
         found["query_span"] = draws.one(1, 5, 16)
     if "norm_position" not in found and draws.chance(0.3):

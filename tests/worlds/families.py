@@ -142,6 +142,8 @@ CASES: dict[str, Callable[[], Any]] = {
         num_global_key_value_heads=1, num_experts=None),
     "Gemma4ForCausalLM values": _of("Gemma4TextConfig", _GEMMA4, global_head_dim=8,
         final_logit_softcapping=3.0, layer_types=["full_attention"] * 4),
+    "Gemma4ForCausalLM experts": _of("Gemma4TextConfig", _GEMMA4, attention_k_eq_v=True, global_head_dim=24,
+        enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=40),
     "Gemma4UnifiedForCausalLM": _of("Gemma4UnifiedTextConfig", _without(_GEMMA4,
         "hidden_size_per_layer_input"), attention_k_eq_v=True, global_head_dim=16,
         num_global_key_value_heads=3),

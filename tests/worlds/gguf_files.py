@@ -114,12 +114,14 @@ def granite(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, 
 
 
 def gemma4(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Name the layers' factors, and add those of RoPE."""
+    """Name the factors of layers and experts, and add those of RoPE."""
     if name == "model.norm.weight":
         n_pairs = config["global_head_dim"] // 2
         turned = np.arange(n_pairs) < n_pairs // 4
         return {name: array, "rope.freqs.weight": np.where(turned, 1, 1e30).astype(np.float32)}
-    return {f"{name}.weight" if name.endswith("layer_scalar") else name: array}
+    name = name.replace("router.scale", "router.proj.scale")
+    name = name.replace("router.per_expert_scale", "experts.down_proj.scale")
+    return {f"{name}.weight" if name.endswith(("layer_scalar", "_proj")) else name: array}
 
 
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -244,6 +246,9 @@ CASES = {
         "attention.sliding_window_pattern": [True, False], "rope.freq_base": 1e4, "rope.freq_base_swa": 1e2,
         "rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, change=norms_plus_one),
     "gemma4": Case("gemma4", "Gemma4ForCausalLM", keys=_GEMMA4, change=gemma4),
+    "gemma4 experts": Case("gemma4", "Gemma4ForCausalLM", {"enable_moe_block": True, "num_experts": 4,
+        "top_k_experts": 2, "moe_intermediate_size": 8}, _GEMMA4 | _MOE | {"expert_feed_forward_length": 8},
+        gemma4),
     "gemma4 values": Case("gemma4", "Gemma4ForCausalLM", {"attention_k_eq_v": False}, _GEMMA4 |
         {"attention.head_count_kv": 1}, gemma4),
     "olmo": Case("olmo", "OlmoForCausalLM", keys={"attention.clamp_kqv": 1.0}, change=turned),
@@ -367,7 +372,7 @@ def tensors(case: Case, config: Mapping[str, Any], weights: Mapping[str, Array])
 
 
 def _named(names: Any, name: str) -> str:
-    suffixes = (".weight", ".bias")
+    suffixes = (".weight", ".bias", ".scale")
     found = names.get_name(name, suffixes) or names.get_name(name.removeprefix("transformer."), suffixes)
     assert found is not None, name
     return str(found)
@@ -388,7 +393,7 @@ def _stacked_name(name: str) -> str | None:
 
 def _split_experts(name: str, array: Array) -> dict[str, Array]:
     """Split gpt-oss's interleaved rows of gate and up."""
-    if "experts.gate_up_proj" in name:
+    if ".mlp.experts.gate_up_proj" in name:
         suffix = ".bias" if name.endswith("_bias") else ".weight"
         base = name.removesuffix("_bias").removesuffix("gate_up_proj")
         array = array if suffix == ".bias" else array.swapaxes(-1, -2)

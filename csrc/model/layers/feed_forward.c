@@ -141,14 +141,22 @@ static void activate(activation* a) {
 void sd_feed_forward_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_mlp* mlp = &layer->mlp;
-    if (layer->experts) {
-        const sd_workspace* w = pass->w;
+    const sd_workspace* w = pass->w;
+    int with_dense = w->model->config.experts.with_dense;
+    if (layer->experts && !with_dense) {
         sd_mixture_run(pass, i, sd_norms_input(&w->model->config) ? w->normed : w->hidden, input);
         return;
     }
     activation a = {.pass = pass, .mlp = mlp, .input = input};
     activate(&a);
     sd_pass_reduce(pass, &mlp->down);
+    if (layer->experts) {
+        sd_pass_multiply(
+            pass, SD_MAKE(sd_product, .matrix = &mlp->down, .bias = mlp->down_bias, .n_rows = pass->n_rows,
+                          .x = w->activated, .y = w->update, .ldy = w->ld_update, .factor = 1.0f));
+        sd_mixture_run_with_dense(pass, i);
+        return;
+    }
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
                         (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
 }

@@ -37,6 +37,9 @@ void sd_feed_forward_run(sd_pass* pass, int layer, const void* input);
  * rows; the others are not read. */
 void sd_mixture_run(sd_pass* pass, int layer, const float* rows, const void* input);
 
+/* The same for experts with a dense block, whose output is in w->update. */
+void sd_mixture_run_with_dense(sd_pass* pass, int layer);
+
 /* The bands of n_rows rows as inputs of a block, for an engine other than OpenBLAS. */
 sd_bands sd_mlp_bands(const sd_mlp* mlp, sd_engine engine, int n_rows);
 

@@ -1,6 +1,7 @@
 /* The second half of a layer with experts: which rows go through which expert. */
 #include "layer.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -82,9 +83,10 @@ static void score(const sd_experts* e, float* logits) {
     if (e->router == SD_ROUTER_SIGMOID) sd_kernels_get()->sigmoid(e->n, logits, logits);
 }
 
-/* correction [n], NULL: none; the logits [n] become scores. */
-static void choose(const sd_experts* e, const float* correction, float* logits, int32_t* chosen,
+/* The logits [n] become scores. */
+static void choose(const sd_experts* e, const sd_layer* layer, float* logits, int32_t* chosen,
                    float* weights) {
+    const float* correction = layer->router_correction;
     if (correction) score(e, logits);
     choose_ranked(e, logits, correction, chosen);
     if (!correction) score(e, logits);
@@ -95,13 +97,14 @@ static void choose(const sd_experts* e, const float* correction, float* logits, 
     sum += e->eps;
     for (int i = 0; e->renormalize && i < e->n_chosen; i++) weights[i] /= sum;
     for (int i = 0; i < e->n_chosen; i++) weights[i] *= e->scale;
+    for (int i = 0; e->with_dense && i < e->n_chosen; i++) weights[i] *= layer->expert_scale[chosen[i]];
 }
 
 void sd_routing_choose(const sd_routing* r, const sd_config* c, const sd_layer* layer, int first, int end) {
     int k = c->experts.n_chosen;
     for (int m = first; m < end; m++)
-        choose(&c->experts, layer->router_correction, r->logits + m * r->ld_logits,
-               r->chosen + (ptrdiff_t)m * k, r->chosen_weights + (ptrdiff_t)m * k);
+        choose(&c->experts, layer, r->logits + m * r->ld_logits, r->chosen + (ptrdiff_t)m * k,
+               r->chosen_weights + (ptrdiff_t)m * k);
 }
 
 /* Set the next touched expert: its rows, weights and inputs start at index `start`, its activations at
@@ -147,7 +150,7 @@ void sd_routing_group(sd_routing* r, const sd_config* c, const sd_layer* layer, 
 }
 
 typedef struct mixture {
-    const sd_pass* pass;
+    sd_pass* pass;
     const sd_layer* layer;
     const float* rows; /* [n_rows, d_model] */
 } mixture;
@@ -227,33 +230,101 @@ static void add_experts(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_mixture_run(sd_pass* pass, int i, const float* rows, const void* input) {
+/* Choose the experts of all rows; input: the router's, prepared for a product in f32. */
+static void route(mixture* mix, const void* input) {
+    sd_pass* pass = mix->pass;
+    const sd_layer* layer = mix->layer;
+    const sd_routing* r = &pass->w->routing;
+    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &layer->router, .bias = layer->router_bias,
+                                   .n_rows = pass->n_rows, .x = input, .y = r->logits, .ldy = r->ld_logits,
+                                   .factor = 1.0f));
+    if (pass->status != SD_OK) return; /* there are no router logits */
+    sd_pass_loop_rows(pass, pass->n_rows, choose_experts, mix);
+}
+
+/* w->update = weighted sum of the chosen experts' outputs. */
+static void run_experts(mixture* mix, const void* input) {
+    sd_pass* pass = mix->pass;
     sd_workspace* w = pass->w;
     sd_routing* r = &w->routing;
     const sd_config* c = &w->model->config;
-    const sd_layer* layer = &w->model->layers[i];
-    mixture mix = {pass, layer, rows};
-    const void* unrounded = input;
-    if (sd_layer_mlp(c, layer)->in.rows != SD_ROWS_F32) {
-        sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
-        unrounded = r->input;
-    }
-    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &layer->router, .bias = layer->router_bias,
-                                   .n_rows = pass->n_rows, .x = unrounded, .y = r->logits,
-                                   .ldy = r->ld_logits, .factor = 1.0f));
-    if (pass->status != SD_OK) return; /* there are no router logits */
-    sd_pass_loop_rows(pass, pass->n_rows, choose_experts, &mix);
-    sd_routing_group(r, c, layer, pass->n_rows, input);
-    sd_pass_loop_rows(pass, pass->n_rows * c->experts.n_chosen, gather_inputs, &mix);
+    sd_routing_group(r, c, mix->layer, pass->n_rows, input);
+    sd_pass_loop_rows(pass, pass->n_rows * c->experts.n_chosen, gather_inputs, mix);
 
     int pieces = 8 * pass->team.n_threads, grain = r->n_groups / pieces;
-    const sd_mlp* expert = &layer->experts[0];
+    const sd_mlp* expert = &mix->layer->experts[0];
     double n_chosen = (double)pass->n_rows * c->experts.n_chosen;
     sd_pass_run(pass, n_chosen * expert->in.n_out * expert->in.n_in, r->n_groups, grain > 1 ? grain : 1,
-                activate_groups, &mix);
+                activate_groups, mix);
     sd_pass_run(pass, n_chosen * expert->down.n_out * expert->down.n_in, sd_matrix_panels(c->d_model),
-                sd_matrix_grain(&expert->down, &pass->team), add_experts, &mix);
-    sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
+                sd_matrix_grain(&expert->down, &pass->team), add_experts, mix);
     w->n_mixtures++;
     w->n_touched += r->n_touched - r->n_shared;
+}
+
+void sd_mixture_run(sd_pass* pass, int i, const float* rows, const void* input) {
+    sd_workspace* w = pass->w;
+    const sd_layer* layer = &w->model->layers[i];
+    mixture mix = {.pass = pass, .layer = layer, .rows = rows};
+    const void* unrounded = input;
+    if (sd_layer_mlp(&w->model->config, layer)->in.rows != SD_ROWS_F32) {
+        sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
+        unrounded = w->routing.input;
+    }
+    route(&mix, unrounded);
+    if (pass->status != SD_OK) return;
+    run_experts(&mix, input);
+    sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
+}
+
+/* w->dense = the dense block's output, and w->normed = the stream, each normalized. */
+static void keep_dense(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const mixture* mix = argument;
+    const sd_workspace* w = mix->pass->w;
+    ptrdiff_t d = w->model->config.d_model;
+    float factor = (float)(1.0 / sqrt((double)d));
+    for (int m = first; m < end; m++) {
+        float* row = w->normed + m * d;
+        sd_model_norm(w->model, (int)d, w->update + m * w->ld_update, mix->layer->dense_post_norm, NULL,
+                      w->dense + m * d);
+        sd_model_norm(w->model, (int)d, w->hidden + m * d, mix->layer->router_norm, NULL, row);
+        sd_kernels_get()->scale((int)d, row, factor, row);
+    }
+}
+
+/* w->normed = the experts' input. */
+static void norm_inputs(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const mixture* mix = argument;
+    const sd_workspace* w = mix->pass->w;
+    ptrdiff_t d = w->model->config.d_model;
+    for (int m = first; m < end; m++)
+        sd_model_norm(w->model, (int)d, w->hidden + m * d, mix->layer->experts_norm, NULL, w->normed + m * d);
+}
+
+/* w->update = its norm plus the dense output. */
+static void add_dense(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const mixture* mix = argument;
+    const sd_workspace* w = mix->pass->w;
+    ptrdiff_t d = w->model->config.d_model;
+    for (int m = first; m < end; m++) {
+        float* row = w->update + m * w->ld_update;
+        sd_model_norm(w->model, (int)d, row, mix->layer->experts_post_norm, NULL, row);
+        sd_kernels_get()->add(1, (int)d, row, d, w->dense + m * d, d);
+    }
+}
+
+void sd_mixture_run_with_dense(sd_pass* pass, int i) {
+    const sd_layer* layer = &pass->w->model->layers[i];
+    mixture mix = {.pass = pass, .layer = layer, .rows = pass->w->normed};
+    sd_pass_loop_rows(pass, pass->n_rows, keep_dense, &mix);
+    sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
+    route(&mix, pass->w->routing.input);
+    if (pass->status != SD_OK) return;
+    sd_pass_loop_rows(pass, pass->n_rows, norm_inputs, &mix);
+    run_experts(&mix, NULL);
+    sd_pass_loop_rows(pass, pass->n_rows, add_dense, &mix);
+    sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, NULL});
 }

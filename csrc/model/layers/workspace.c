@@ -51,12 +51,13 @@ static void lay_out(sd_workspace* w) {
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
     if (sd_any_has_state(c)) lay_out_delta(w, arena, &c->mixers);
     int n_dense = 0;
-    for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture;
+    for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture || c->experts.with_dense;
     w->activated = sd_arena_take(arena, n_dense > 0 ? rows : 0, sd_prepared_bytes((size_t)c->d_ff));
     w->routing = sd_routing_take(arena, c, w->max_rows);
     w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
+    w->dense = sd_arena_take(arena, c->experts.with_dense ? rows : 0, d_model * sizeof(float));
     if (c->features.use != SD_FEATURE_NONE) {
         size_t width = (size_t)c->features.width, both = 2 * d_model, widest = width > both ? width : both;
         if (widest > inputs) inputs = widest;

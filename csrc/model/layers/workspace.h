@@ -81,6 +81,7 @@ typedef struct sd_workspace {
     float* update;        /* [max_rows, panels of d_model] */
     float* logits;        /* [max_logits, ld_logits] result */
     float* normed;        /* [max_rows, d_model] */
+    float* dense;         /* [max_rows, d_model] output of a dense block with experts; else NULL */
     void* prepared;       /* max_rows rows of the most inputs of a matrix here, prepared */
     void* parallel_input; /* max_rows rows of d_model, prepared; NULL unless halves are parallel */
     /* [2, max_rows, SD_PANEL] gate and up of one group, or a slice of OpenBLAS, each thread's own */

@@ -145,6 +145,10 @@ static sd_status check_experts(const sd_config* c) {
     SD_TRY(check_groups(e));
     REFUSE_IF(e->shared_gate && e->shared_width == 0,
               "shared_expert_gate is set, expected a d_shared_expert with it");
+    REFUSE_IF(e->with_dense && (e->shared_width > 0 || c->norm != SD_NORM_RMS || !c->norm_weight ||
+                                c->norm_position != SD_NORM_BOTH),
+              "dense_with_experts is set, expected RMSNorms with weights, norm_position \"both\", and no "
+              "d_shared_expert with it");
     REFUSE_IF(c->parallel == SD_PARALLEL_TWO_NORMS, "parallel is \"two_norms\", expected no experts with it");
     return SD_OK;
 }

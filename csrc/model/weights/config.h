@@ -72,6 +72,10 @@ typedef struct sd_experts {
     int renormalize; /* divide weights by the sum of the chosen experts' weights */
     float eps;       /* added to that sum */
     float scale;     /* factor of these weights, except the shared expert's */
+    /* The dense block runs too, and the sum of both is the half's output. Dense output, input and output of
+     * the experts, and the router's input have norms of their own; the router's is divided by √d_model.
+     * Weights are multiplied by a number of each expert, last (Gemma 4). */
+    int with_dense;
 } sd_experts;
 
 /* How rows start if each has a feature as well as a token: a vector that another model computed from the text

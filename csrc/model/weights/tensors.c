@@ -17,7 +17,8 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int d = c->d_model, d_q = sd_query_width(layer), d_kv = sd_key_width(layer);
     int inputs = sd_layer_inputs(c, layer), of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
-    int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture;
+    int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture,
+        with_dense = mixture && e->with_dense;
     int attends = sd_attends(layer), delta = layer->mixer == SD_MIXER_DELTA,
         biased = !delta && c->mixers.bias;
     int n_value_head = c->mixers.n_value_head, mixer_outputs = sd_mixer_outputs(c, layer),

@@ -82,7 +82,7 @@
     T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))           \
     SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
     SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)    \
-    SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture)                                                           \
+    SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture || e->with_dense)                                         \
     T(MLP_XIELU, "mlp_xielu", 3, 0, !mixture && c->activation == SD_ACT_XIELU, VECTOR(mlp->xielu))          \
     SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
     T(LAYER_SCALE, "layer_scale", 1, 0, c->layer_scale, VECTOR(to->scale))                                  \
@@ -90,6 +90,11 @@
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
     T(ROUTER_CORRECTION, "router_correction", e->n, 0, mixture && e->correction,                            \
       VECTOR(to->router_correction))                                                                        \
+    T(ROUTER_NORM, "router_norm.weight", d, 0, with_dense, VECTOR(to->router_norm))                             \
+    T(EXPERT_SCALE, "expert_scale", e->n, 0, with_dense, VECTOR(to->expert_scale))                              \
+    T(EXPERTS_NORM, "experts_norm.weight", d, 0, with_dense, VECTOR(to->experts_norm))                          \
+    T(EXPERTS_POST_NORM, "experts_post_norm.weight", d, 0, with_dense, VECTOR(to->experts_post_norm))           \
+    T(DENSE_POST_NORM, "dense_post_norm.weight", d, 0, with_dense, VECTOR(to->dense_post_norm))                 \
     T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate))  \
     SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)         \
     /* from here on: one per expert of a layer */                                                           \

@@ -99,6 +99,11 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
     layer->router = sd_matrix_take(arena, SD_FORMAT_F32, SD_LAYOUT_PANELS, outputs, c->d_model, 1);
     layer->router_bias = take_vector(arena, outputs, e->router_bias);
     layer->router_correction = take_vector(arena, e->n, e->correction);
+    layer->router_norm = take_vector(arena, c->d_model, e->with_dense);
+    layer->experts_norm = take_vector(arena, c->d_model, e->with_dense);
+    layer->experts_post_norm = take_vector(arena, c->d_model, e->with_dense);
+    layer->dense_post_norm = take_vector(arena, c->d_model, e->with_dense);
+    layer->expert_scale = take_vector(arena, e->n, e->with_dense);
     layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
     for (int i = 0; i < n; i++) {
         p.expert = i < e->n ? i : -1;
@@ -191,10 +196,8 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     else
         take_mixer(arena, c, p, own, &layer);
     if (c->encoder) take_cross_attention(arena, c, p, own, &layer);
-    if (own->mixture)
-        take_experts(arena, c, p, &layer);
-    else
-        layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, c->d_ff);
+    if (own->mixture) take_experts(arena, c, p, &layer);
+    if (!own->mixture || c->experts.with_dense) layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, c->d_ff);
     return layer;
 }
 
@@ -456,7 +459,7 @@ size_t sd_model_bytes(const sd_model* model) {
 
 /* Feed-forward block of a layer that a tensor belongs to, if any. */
 static sd_mlp* mlp_of(const sd_config* c, sd_layer* layer, const sd_tensor_spec* spec) {
-    if (layer->experts == NULL) return &layer->mlp;
+    if (layer->experts == NULL || (c->experts.with_dense && spec->expert < 0)) return &layer->mlp;
     return &layer->experts[spec->expert >= 0 ? spec->expert : c->experts.shared_width > 0 ? c->experts.n : 0];
 }
 

@@ -44,19 +44,21 @@ typedef struct sd_layer {
     float *decay_bias, *decay_rate, *mixer_norm;
     sd_table conv;    /* [conv_width, channels] f32, oldest input first; without attention */
     float* conv_bias; /* [channels]; NULL: none */
-    sd_mlp mlp;       /* of a dense layer */
+    sd_mlp mlp;       /* of a dense layer, or with experts */
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output
      * sd_shared_gate_output. */
     sd_matrix router;
     float* router_bias;       /* [outputs of router]; NULL: none */
     float* router_correction; /* [n_experts]; NULL: none */
-    sd_mlp* experts;          /* [n_experts], then the shared one, if any; NULL in a dense layer */
+    /* With a dense block: [d_model] each, [n_experts]; NULL: none */
+    float *router_norm, *experts_norm, *experts_post_norm, *dense_post_norm, *expert_scale;
+    sd_mlp* experts; /* [n_experts], then the shared one, if any; NULL in a dense layer */
 } sd_layer;
 
 /* Feed-forward block that a layer's rows are prepared for: the dense one, the shared expert, or the first
  * expert. */
 static inline const sd_mlp* sd_layer_mlp(const sd_config* config, const sd_layer* layer) {
-    if (layer->experts == NULL) return &layer->mlp;
+    if (layer->experts == NULL || config->experts.with_dense) return &layer->mlp;
     return &layer->experts[config->experts.shared_width > 0 ? config->experts.n : 0];
 }
 

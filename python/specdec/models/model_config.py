@@ -115,6 +115,10 @@ class ModelConfig(Mapping[str, Any]):
         See ``router_renormalize``.
     routed_scale : float
         Factor of these weights, last.
+    dense_with_experts : bool
+        The dense MLP runs in parallel with the experts, each with norms of its own, and their sum is added
+        (Gemma 4). The router reads a norm of the stream over ``sqrt(d_model)``; weights are multiplied by a
+        number of each expert.
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     mixers : tuple of str
@@ -214,6 +218,7 @@ class ModelConfig(Mapping[str, Any]):
     mixer_grouped: bool = False
     values_from_keys: tuple[int, ...] = ()
     layer_scale: bool = False
+    dense_with_experts: bool = False
     d_mixer_key: int = 0
     d_mixer_value: int = 0
 

@@ -269,6 +269,7 @@ _WITHOUT = (
     "attn_softcap", "logit_softcap", "query_growth", "alibi", "relative_buckets", "windows", "rotations",
     "score_scales", "rotary_factors", "d_shared_expert", "router_bias", "mixtures", "n_heads", "n_kv_heads",
     "d_heads", "encoder", "layer_scale", "values_from_keys",
+    "dense_with_experts",
 )  # fmt: skip
 _PLAIN = {
     "norm_position": "before", "qk_norm": "none", "parallel": "no", "output_norm": True, "norm_weight": True,

@@ -206,7 +206,10 @@ class _Forward:
             stream = x
         if parallel != "one_norm":
             h = self.before(stream, f"{ours}.mlp_norm")
-        y = self.mixture(h, i) if self.mixtures[i] else self.mlp(h, ours)
+        if self.mixtures[i] and self.settings["dense_with_experts"]:
+            y = self.with_dense(stream, h, i)
+        else:
+            y = self.mixture(h, i) if self.mixtures[i] else self.mlp(h, ours)
         y = np.where(self.passing & (i in self.skip_mlp), x, self.added(x, y, f"{ours}.mlp_post_norm"))
         if not self.settings["layer_scale"]:
             return y
@@ -405,13 +408,21 @@ class _Forward:
     def silu(self, x: Array) -> Array:
         return x * self.sigmoid(x)
 
-    def mixture(self, h: Array, i: int) -> Array:
-        """Apply to each row its chosen experts, times their weights.
+    def with_dense(self, x: Array, h: Array, i: int) -> Array:
+        """Return the sum of MLP and experts, which read norms of their own of the stream x (Gemma 4)."""
+        ours = f"layers.{i}"
+        dense = self.norm(self.mlp(h, ours), f"{ours}.dense_post_norm")
+        routed = self.norm(x, f"{ours}.router_norm") * self.settings["d_model"] ** -0.5
+        mixed = self.mixture(self.norm(x, f"{ours}.experts_norm"), i, routed)
+        return dense + self.norm(mixed, f"{ours}.experts_post_norm")
+
+    def mixture(self, h: Array, i: int, routed: Array | None = None) -> Array:
+        """Apply to each row its chosen experts, times their weights; `routed`: the router's input, if not h.
 
         The router's matrix has no number format.
         """
         own, ours = self.settings, f"layers.{i}"
-        logits = h @ self.tensor(f"{ours}.router.weight").T
+        logits = (h if routed is None else routed) @ self.tensor(f"{ours}.router.weight").T
         if own["router_bias"]:
             logits = logits + self.tensor(f"{ours}.router.bias")
         y = np.zeros_like(h)
@@ -419,7 +430,10 @@ class _Forward:
         ranks = scores + self.tensor(f"{ours}.router_correction") if own["router_correction"] else logits
         for row in range(self.n_rows):
             chosen = self.chosen(ranks[row])
-            for expert, weight in zip(chosen, self.expert_weights(scores[row, chosen]), strict=True):
+            weights = self.expert_weights(scores[row, chosen])
+            if own["dense_with_experts"]:
+                weights = weights * self.tensor(f"{ours}.expert_scale")[chosen]
+            for expert, weight in zip(chosen, weights, strict=True):
                 y[row] += weight * self.mlp(h[row : row + 1], f"{ours}.experts.{expert}")[0]
         if own["d_shared_expert"]:
             shared = self.mlp(h, f"{ours}.shared_expert")
@@ -485,7 +499,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
     "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "mixer_grouped": False,
     "windows": (), "rotations": (), "score_scales": (), "mixtures": (), "values_from_keys": (),
-    "layer_scale": False,
+    "layer_scale": False, "dense_with_experts": False,
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
     "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,

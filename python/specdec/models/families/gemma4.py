@@ -7,16 +7,29 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from specdec.fields import REQUIRED
 from specdec.models.families.config_reader import MAX_D_HEAD, ConfigReader
-from specdec.models.families.family import SEEING, Family, absent, named
+from specdec.models.families.family import SEEING, Either, Family, Named, absent, named
 from specdec.models.families.llama import LLAMA, llama_like
+from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
 
 _TENSORS = LLAMA | named(
     _LAYER, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
     mlp_post_norm=".post_feedforward_layernorm", layer_scale=".layer_scalar",
-)  # fmt: skip
+    dense_post_norm=".post_feedforward_layernorm_1", experts_norm=".pre_feedforward_layernorm_2",
+    experts_post_norm=".post_feedforward_layernorm_2", router=".router.proj",
+    expert_scale=".router.per_expert_scale",
+) | {
+    "router_norm": Named(f"{_LAYER}.router.scale", suffixes={".weight": ""}),
+    **{  # stacked, as published
+        name: Either(tuple(reversed(entry.options)))
+        for name, entry in experts(
+            f"{_LAYER}.experts", "gate_proj", "up_proj", "down_proj", together=f"{_LAYER}.experts"
+        ).items()
+    },
+}  # fmt: skip
 
 _FULL = "full_attention"
 
@@ -55,6 +68,19 @@ def _heads(
     return found
 
 
+def _experts(reader: ConfigReader) -> dict[str, Any]:
+    """Read experts in parallel with the dense MLP."""
+    fields = reader.fields
+    if not fields.boolean("enable_moe_block", default=False):
+        fields.skip("moe_intermediate_size", "num_experts", "top_k_experts")
+        return {}
+    return {
+        "dense_with_experts": True,
+        "router_renormalize": True,
+        **mixture(reader, n_experts=REQUIRED, n_chosen=REQUIRED, d_expert="moe_intermediate_size"),
+    }
+
+
 def _without_shared_layers(reader: ConfigReader) -> None:
     """Refuse what only Gemma 4 E2B and E4B have."""
     fields = reader.fields
@@ -62,10 +88,8 @@ def _without_shared_layers(reader: ConfigReader) -> None:
     if fields.raw("hidden_size_per_layer_input"):
         expected = "0 (256 if absent): layers have no embeddings of their own"
         raise fields.unsupported("hidden_size_per_layer_input", expected)
-    fields.require("enable_moe_block", False, because="layers have no experts")
     fields.skip("use_double_wide_mlp")  # of layers with shared keys and values
     fields.skip("vocab_size_per_layer_input")
-    fields.skip("moe_intermediate_size", "num_experts", "top_k_experts")
 
 
 def _gemma4(reader: ConfigReader, *, window: int = 512) -> dict[str, Any]:
@@ -92,7 +116,7 @@ def _gemma4(reader: ConfigReader, *, window: int = 512) -> dict[str, Any]:
         norm_position="both", qk_norm="head", v_norm=True, score_scales=[1.0] * n_layer, layer_scale=True,
         values_from_keys=[int(k_eq_v and layer_type == _FULL) for layer_type in layer_types],
         logit_softcap=reader.optional_number("final_logit_softcapping"),
-        **reader.windows(layer_types, default=window),
+        **reader.windows(layer_types, default=window), **_experts(reader),
     )  # fmt: skip
 
 

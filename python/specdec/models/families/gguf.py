@@ -83,7 +83,21 @@ _LFM2 = _TENSORS | {
     **named(_BLOCK, mixer_out=".shortconv.out_proj"),
     "mixer_conv": hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight"),
 }
-_GEMMA4 = _TENSORS | named(_BLOCK, layer_scale=".layer_output_scale.weight")
+_GEMMA4 = _TENSORS | {
+    **named(
+        _BLOCK, layer_scale=".layer_output_scale.weight", dense_post_norm=".post_ffw_norm_1",
+        experts_norm=".pre_ffw_norm_2", experts_post_norm=".post_ffw_norm_2",
+        expert_scale=".ffn_down_exps.scale",
+    ),
+    "router_norm": Named(f"{_BLOCK}.ffn_gate_inp", suffixes={".weight": ".scale"}),
+    **{
+        f"experts.mlp_{name}": Either((
+            stacked(f"{_BLOCK}.ffn_gate_up_exps", part=part, suffixes={}),
+            stacked(f"{_BLOCK}.ffn_{name}_exps", suffixes={}),
+        ))
+        for part, name in enumerate(("gate", "up"))
+    },
+}  # fmt: skip
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -269,6 +283,11 @@ def _gemma4(m: Metadata) -> dict[str, Any]:
     types = ["sliding_attention" if flag else "full_attention" for flag in windowed]
     values = [f"blk.{i}.attn_v.weight" in m.tensors for i, flag in enumerate(windowed) if not flag]
     block = _rope_parameters(m, **_turned_part(m))
+    if n_experts := m.get("expert_count"):
+        block |= {
+            "enable_moe_block": True, "num_experts": n_experts, "top_k_experts": m.get("expert_used_count"),
+            "moe_intermediate_size": m.get("expert_feed_forward_length"),
+        }  # fmt: skip
     return block | {
         "layer_types": types,
         "sliding_window": m.get(_WINDOW),
@@ -705,7 +724,7 @@ _CAPPED: WrittenRows = _WINDOWED | {
 _GEMMA3_KEYS: WrittenRows = _CAPPED | {
     "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
 }  # fmt: skip
-_GEMMA4_KEYS: WrittenRows = _GEMMA3_KEYS | {
+_GEMMA4_KEYS: WrittenRows = _GEMMA3_KEYS | _EXPERTS | {
     "attention.head_count_kv": lambda config, _: config.get("n_kv_heads") or config["n_kv_head"],
     "attention.key_length_swa": _of_windows, "attention.value_length_swa": _of_windows,
     "rope.dimension_count_swa": _of_windows, "attention.shared_kv_layers": lambda *_: 0,

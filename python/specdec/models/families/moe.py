@@ -134,7 +134,7 @@ _MLP = "model.layers.{i}.mlp"
 
 def experts(
     module: str, gate: str, up: str, down: str, together: str = f"{_MLP}.experts"
-) -> dict[str, Named | Either]:
+) -> dict[str, Either]:
     """Return the entries of separately stored experts, or stacked ones as in transformers 5."""
     both = f"{together}.gate_up_proj"
     return {
@@ -215,7 +215,7 @@ def _renormalized(reader: ConfigReader) -> dict[str, Any]:
 
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
+_CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
 
 
 def mixture(
