@@ -88,6 +88,39 @@ def t5(path: Path, shared: Path) -> tuple[Path, Any]:
     return path, load_tokenizer(file)
 
 
+@pytest.mark.oracle
+def test_ids_and_texts_of_gemma_4_are_those_of_transformers(tmp_path: Path, shared: Path) -> None:
+    """For merges learned from stories, with all bytes as a fallback."""
+    import tokenizers
+    import transformers
+
+    story = (shared / "data" / "tinystories" / "tiny.txt").read_text()[:60_000]
+    story = story.replace("<|endoftext|>", "")  # a control token in every GGUF file
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    learner = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))
+    learner.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("\n+|▁*[^▁\n]*"), "isolated")
+    of_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=1000, special_tokens=[*special, *of_bytes])
+    learner.train_from_iterator([story, "\n\n\n " * 50], trainer)
+    model = json.loads(learner.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    merges = [tuple(merge) for merge in model["merges"]]
+    expected = transformers.GemmaTokenizer(vocab=model["vocab"], merges=merges)
+    token_types = [BYTE if token in of_bytes else NORMAL for token in tokens]
+    token_types[:5] = [CONTROL, CONTROL, CONTROL, UNKNOWN, CONTROL]
+    file = written(
+        tmp_path / "vocabulary.gguf", "gemma4", tokens, token_types=token_types, bos_token_id=2,
+        eos_token_id=1, unk_token_id=3, token_merges=[" ".join(merge) for merge in merges],
+    )  # fmt: skip
+    found, _ = gguf_tokenizer(file)
+    assert found.encode("a", add_bos=True)[0] == 2
+    for text in [*TEXTS, story[:5000]]:
+        ids = expected.encode(text, add_special_tokens=False)
+        assert found.encode(text, add_bos=False) == ids, text
+        assert found.decode(ids) == expected.decode(ids)
+
+
 @pytest.mark.parametrize(
     "model_type", ["llama2", "gpt2", pytest.param("qwen2.5", marks=pytest.mark.slow), "t5"]
 )

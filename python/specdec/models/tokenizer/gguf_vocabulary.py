@@ -65,6 +65,7 @@ _CONTROL_TEXTS: Final = frozenset(
 )  # fmt: skip
 """Tokens that llama.cpp treats as control tokens whatever their type."""
 _MARK: Final = re.compile(r"_?[<\[].+[>\]]", re.DOTALL)
+_SPACE: Final = "▁"
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 # Word splitting of byte-level BPE, by ``tokenizer.ggml.pre``; see `word_steps`.
@@ -176,10 +177,12 @@ def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
     tokenizer: Tokenizer
     if model == "gpt2":
         tokenizer = _byte_level(fields, tokens)
+    elif model == "gemma4":
+        tokenizer = _characters(fields, tokens)
     elif model in ("llama", "t5"):
         tokenizer = _pieces(fields, tokens, unigram=model == "t5")
     else:
-        expected = "gpt2, llama or t5 (or pass tokenizer= with a path, or False to use token ids)"
+        expected = "gpt2, gemma4, llama or t5 (or pass tokenizer= with a path, or False to use token ids)"
         raise fields.error(PREFIX + "model", expected)
     special = {
         name: tokens.texts[token]
@@ -238,16 +241,10 @@ def _corrected(token_types: TokenTypes, texts: Sequence[str], named: set[int | N
     return token_types
 
 
-# ------------------------------------------------------------------------------------ byte-level BPE
+# ----------------------------------------------------------------------------------------------- BPE
 
 
-def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
-    tokenizers = import_tokenizers(tokens.source)
-    pre = fields.raw(PREFIX + "pre")
-    pre = "default" if pre is None else pre
-    if pre not in WORDS:
-        expected = f"one of {', '.join(sorted(WORDS))} (or pass tokenizer= with a path)"
-        raise fields.error(PREFIX + "pre", expected)
+def _read_merges(fields: Fields) -> list[tuple[str, str]]:
     merges = fields.raw(PREFIX + "merges")
     if not isinstance(merges, list):
         raise fields.error(PREFIX + "merges", "an array of strings")
@@ -257,6 +254,42 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
         if not 0 < at < len(merge) - 1:
             raise fields.error(PREFIX + "merges", "two tokens separated by a space in each", merge)
         pairs.append((merge[:at], merge[at + 1 :]))
+    return pairs
+
+
+def _characters(fields: Fields, tokens: _Tokens) -> HFTokenizer:
+    """Read Gemma 4's BPE of characters: spaces are a mark, runs of newlines are words, bytes a fallback."""
+    tokenizers = import_tokenizers(tokens.source)
+    pairs = _read_merges(fields)
+    unknown = next((text for _, text in tokens.of_type(UNKNOWN)), None)
+    special = dict(tokens.of_type(CONTROL, UNKNOWN))
+    added = special | dict(tokens.of_type(USER_DEFINED))
+    new, decoders = tokenizers.AddedToken, tokenizers.decoders
+    with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
+        vocabulary = dict(zip(tokens.texts, range(len(tokens.texts)), strict=True))
+        model = tokenizers.models.BPE(
+            vocab=vocabulary, merges=pairs, byte_fallback=True, unk_token=unknown, fuse_unk=True
+        )
+        library = tokenizers.Tokenizer(model)
+        library.normalizer = tokenizers.normalizers.Replace(" ", _SPACE)
+        library.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"\n+"), "isolated")
+        steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        library.decoder = decoders.Sequence(steps)
+        library.add_tokens([new(added[i], special=i in special, normalized=False) for i in sorted(added)])
+    return HFTokenizer(
+        library, tokens.source, bos_id=tokens.bos_id, eos_ids=tokens.eos_ids,
+        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=True), vocab=vocabulary,
+    )  # fmt: skip
+
+
+def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
+    tokenizers = import_tokenizers(tokens.source)
+    pre = fields.raw(PREFIX + "pre")
+    pre = "default" if pre is None else pre
+    if pre not in WORDS:
+        expected = f"one of {', '.join(sorted(WORDS))} (or pass tokenizer= with a path)"
+        raise fields.error(PREFIX + "pre", expected)
+    pairs = _read_merges(fields)
     special = dict(tokens.of_type(CONTROL, UNKNOWN))
     added = special | dict(tokens.of_type(USER_DEFINED))
     new = tokenizers.AddedToken
