@@ -173,6 +173,26 @@ def test_a_batch_whose_first_sequence_is_committed_already(spiked: specdec.Model
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("layer", [1, LAYERS - 1, "head"])
+@pytest.mark.parametrize("at", [5, 38, 39])
+def test_prompts_that_begin_in_a_cache(tmp_path: Path, layer: int | str, at: int) -> None:
+    """They fail as they do without a cache, or not: what a failed prompt has left changes no other."""
+    model = model_with_spike(tmp_path, layer)
+    prompt = long_prompt(40, 1, spike_at=at)
+    cache = specdec.PromptCache()
+
+    def outcome(ids: list[int], cache: specdec.PromptCache | None) -> list[int] | str:
+        try:
+            return list(specdec.generate(model, None, ids, max_new_tokens=3, prompt_cache=cache).tokens)
+        except NotFiniteError as error:
+            return str(error)
+
+    for n in (at, at + 1, 20, 40, 40):
+        assert outcome(prompt[:n], cache) == outcome(prompt[:n], None)
+    assert len(cache) > 0 or at == 5
+    assert ("position" in str(outcome(prompt, None))) == (layer == 1 or at == 39)
+
+
 @pytest.mark.parametrize("stop", ["zzz", "bx"])  # "bx" might start with the last letter
 def test_a_stream_has_given_the_text_before(spiked: specdec.Model, stop: str) -> None:
     model = specdec.load(spiked.path, tokenizer=ToyTokenizer())

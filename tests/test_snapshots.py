@@ -10,6 +10,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
+from chat_templates import SPECIAL_TOKENS, TEMPLATES, make_chat, said
 from compiled import rows_computed
 from specdec import PromptCache
 from worlds.canonical import VARIANTS, perturbed, random_tensors
@@ -44,7 +45,7 @@ def ids_of(n: int, seed: int = 0) -> list[int]:
 
 
 def ask(
-    target: specdec.Model, draft: Any, prompt: list[int], cache: PromptCache | None, **options: Any
+    target: specdec.Model, draft: Any, prompt: list[int] | None, cache: PromptCache | None, **options: Any
 ) -> Any:
     """Generate; the text and its bits must equal those of a separate call without cache and draft."""
     found = specdec.generate(target, draft, prompt, prompt_cache=cache, **(RUN | options))
@@ -66,19 +67,21 @@ def test_random_cuts(models: tuple[specdec.Model, specdec.Model]) -> None:
     assert ask(target, draft, text, cache).n_cached_tokens >= len(text) - 1 - TAIL
 
 
-def test_chats_that_drop_old_thinking(models: tuple[specdec.Model, specdec.Model]) -> None:
-    """Each turn rewrites the end of the prompt before it, and reads what follows; kept texts share."""
-    target, draft = models
-    cache, header = PromptCache(), [7, 8, 9, 10]
-    history, n_before = ids_of(150), 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_chats_that_drop_old_thinking(kind: str, make_llama: Any) -> None:
+    """Qwen3's template rewrites the end of the prompt before; a turn reads only what follows."""
+    tokenizer = make_chat(make_llama, "qwen3").tokenizer
+    config = VARIANTS[kind] | KINDS[kind] | {"n_ctx": 6000, "n_vocab": 256 + len(SPECIAL_TOKENS)}
+    target = model_of(config, random_tensors(config), tokenizer).with_chat_template(TEMPLATES["qwen3"][0])
+    cache, messages, n_before = PromptCache(), said("Why? " * 40), 0
     for turn in range(4):
-        found = ask(target, draft, [*history, *header], cache, max_new_tokens=30)
-        assert found.n_cached_tokens >= n_before
-        n_before = len(history) + len(header) - 1 - TAIL
-        history += [*header[:2], *found.tokens[-10:], *ids_of(90, seed=turn)]
-    continued = [*found.prompt_ids, *found.tokens, *ids_of(90, seed=9)]
+        found = ask(target, target, None, cache, messages=messages)
+        assert found.n_cached_tokens >= n_before and "Hm" not in tokenizer.decode(found.prompt_ids)
+        n_before = len(found.prompt_ids) - 1 - TAIL
+        messages = messages + said("", f"<think>\n{'Hm. ' * 60}\n</think>\n\nAs {turn}.", "And? " * 20)[1:]
+    continued = [*found.prompt_ids, *found.tokens, *range(90)]
     n_texts = len(cache)
-    assert ask(target, None, continued, cache).n_cached_tokens >= len(found.prompt_ids) + 29
+    assert ask(target, None, continued, cache).n_cached_tokens >= len(found.prompt_ids) + 5
     assert len(cache) == n_texts  # the longer text replaces the one that it continues
 
 
