@@ -103,6 +103,8 @@ static const field FIELDS[] = {
     {"n_mixer_value_head", INT, 0, AT(mixers.n_value_head), {0}},
     {"d_mixer_key", INT, 0, AT(mixers.d_key), {0}}, {"d_mixer_value", INT, 0, AT(mixers.d_value), {0}},
     {"attn_gate_softplus", FLAG, 0, AT(attn_gate_softplus), {0}},
+    {"n_mixer_norm_groups", INT, 0, AT(mixers.n_norm_groups), {0}},
+    {"mixer_norm_first", FLAG, 0, AT(mixers.norm_first), {0}},
     {"norm", CHOICE, 1, AT(norm), {"rms", "layer"}},
     {"position", CHOICE, 1, AT(position), {"rotary", "learned", "none"}},
     {"activation", CHOICE, 1, AT(activation), {"silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu", "silu_clamped"}},
@@ -210,7 +212,7 @@ static const struct {
 
 /* The mixer of each layer, by name; attention without the list. */
 static int mixers_from(PyObject* dict, const sd_config* c, sd_layer_config* layers) {
-    static const char* const names[] = {"attention", "convolution", "delta", NULL};
+    static const char* const names[] = {"attention", "convolution", "delta", "mamba2", NULL};
     PyObject *value = optional(dict, "mixers"), *list;
     if (value == NULL) return PyErr_Occurred() ? -1 : 0;
     if ((list = PySequence_Fast(value, "config: mixers: expected a list of names")) == NULL) return -1;

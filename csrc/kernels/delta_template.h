@@ -1,4 +1,5 @@
-/* The gated delta rule (arXiv 2412.06464): rows that read a state, and tokens that update it.
+/* The gated delta rule (arXiv 2412.06464) and Mamba-2 (arXiv 2405.21060): rows that read a state, and tokens
+ * that update it.
  *
  * Included after v_exp_below and v_sigmoid of floats_template.h. The order of each sum is in kernels.h. */
 
@@ -18,11 +19,18 @@ INLINE vec v_softplus(vec x) {
     return v_add(v_max(x, v_set1(0.0f)), v_add(p, p));
 }
 
-static void NAME(decay)(int n, const float* x, const float* bias, const float* rate, float* y) {
+static void NAME(decay)(int n, const float* x, const float* bias, const float* rate, float* time, float* y) {
     FOR_EACH_16(n, i, m) {
-        vec time = v_softplus(v_add(LOAD(x, i, m), LOAD(bias, i, m)));
-        STORE(y, i, m, v_exp(v_mul(LOAD(rate, i, m), time)));
+        vec t = v_softplus(v_add(LOAD(x, i, m), LOAD(bias, i, m)));
+        STORE(time, i, m, t);
+        STORE(y, i, m, v_exp(v_mul(LOAD(rate, i, m), t)));
     }
+}
+
+static float NAME(dot)(int n, const float* x, const float* y) {
+    vec sum = v_set1(0.0f);
+    FOR_EACH_16(n, i, m) sum = v_fma(LOAD(x, i, m), LOAD(y, i, m), sum);
+    return tree_sum(sum);
 }
 
 #define DELTA_EPS 1e-6f
@@ -46,7 +54,7 @@ static float NAME(unit_length)(int n, float* query, float* key) {
 }
 
 /* n_halves halves of the columns, from the first. n_halves, `some` (updates: 0, 1, or 2 for any number) and
- * `reads` (there is a row) are constant where this is inlined. */
+ * `reads` (0: there is no row; 1: of Mamba-2; 2: of the delta rule) are constant where this is inlined. */
 INLINE void delta_columns(const int n_halves, const int some, const int reads, int n_key, const float* from,
                           float* to, int n_updates, const sd_delta_update* updates, int first,
                           const sd_delta_row* row) {
@@ -69,9 +77,12 @@ INLINE void delta_columns(const int n_halves, const int some, const int reads, i
             }
         }
         if (to != NULL) FOR_HALVES v_store(to + i * SD_PANEL + first + h * SD_LANES, s[h]);
-        if (reads) {
-            vec k = v_set1(row->key[i]), q = v_set1(row->query[i]);
+        if (reads == 2) {
+            vec k = v_set1(row->key[i]);
             FOR_HALVES remembered[h] = v_fma(s[h], k, remembered[h]);
+        }
+        if (reads) {
+            vec q = v_set1(row->query[i]);
             FOR_HALVES read[h] = v_fma(s[h], q, read[h]);
         }
     }
@@ -79,25 +90,35 @@ INLINE void delta_columns(const int n_halves, const int some, const int reads, i
     vec g = v_set1(row->decay), beta = v_set1(row->beta), product = v_set1(row->product);
     FOR_HALVES {
         int j = first + h * SD_LANES;
-        vec d = v_mul(v_sub(v_load(row->value + j), v_mul(g, remembered[h])), beta);
+        vec value = v_load(row->value + j);
+        vec d = v_mul(reads == 2 ? v_sub(value, v_mul(g, remembered[h])) : value, beta);
+        vec out = v_fma(product, d, v_mul(g, read[h]));
         v_store(row->delta + j, d);
-        v_store(row->out + j, v_fma(product, d, v_mul(g, read[h])));
+        v_store(row->out + j, reads == 2 ? out : v_fma(v_set1(row->skip), value, out));
     }
 }
 
 /* Where a half takes several registers, the halves of the columns follow each other. */
 #define DELTA_HALVES (MAX_ROWS_WIDE > 2 ? 2 : 1)
 
+INLINE void delta_rows(const int reads, int n_key, const float* from, float* to, int n_updates,
+                       const sd_delta_update* updates, const sd_delta_row* row) {
+    for (int first = 0; first < SD_PANEL; first += DELTA_HALVES * SD_LANES) {
+        if (n_updates == 0)
+            delta_columns(DELTA_HALVES, 0, reads, n_key, from, to, 0, updates, first, row);
+        else if (n_updates == 1)
+            delta_columns(DELTA_HALVES, 1, reads, n_key, from, to, 1, updates, first, row);
+        else
+            delta_columns(DELTA_HALVES, 2, reads, n_key, from, to, n_updates, updates, first, row);
+    }
+}
+
 static void NAME(delta_step)(int n_key, const float* from, float* to, int n_updates,
                              const sd_delta_update* updates, const sd_delta_row* row) {
-    for (int first = 0; first < SD_PANEL; first += DELTA_HALVES * SD_LANES) {
-        if (row == NULL)
-            delta_columns(DELTA_HALVES, 2, 0, n_key, from, to, n_updates, updates, first, row);
-        else if (n_updates == 0)
-            delta_columns(DELTA_HALVES, 0, 1, n_key, from, to, 0, updates, first, row);
-        else if (n_updates == 1)
-            delta_columns(DELTA_HALVES, 1, 1, n_key, from, to, 1, updates, first, row);
-        else
-            delta_columns(DELTA_HALVES, 2, 1, n_key, from, to, n_updates, updates, first, row);
-    }
+    if (row == NULL)
+        delta_rows(0, n_key, from, to, n_updates, updates, row);
+    else if (row->corrects)
+        delta_rows(2, n_key, from, to, n_updates, updates, row);
+    else
+        delta_rows(1, n_key, from, to, n_updates, updates, row);
 }

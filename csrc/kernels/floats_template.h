@@ -376,6 +376,7 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(convolve);
     SET(gated_step);
     SET(decay);
+    SET(dot);
     SET(unit_length);
     SET(delta_step);
     SET(max);

@@ -70,7 +70,7 @@ typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, i
 
 typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to);
 
-/* What a token does to a state of the gated delta rule: S[i, j] = fma(key[i], delta[j], decay · S[i, j]). */
+/* What a token does to a recurrent state: S[i, j] = fma(key[i], delta[j], decay · S[i, j]). */
 typedef struct sd_delta_update {
     const float* key;   /* [n_key], borrowed */
     const float* delta; /* [SD_PANEL], borrowed */
@@ -79,10 +79,11 @@ typedef struct sd_delta_update {
 
 /* A token's view of a tile of the state before it. */
 typedef struct sd_delta_row {
-    const float *query, *key; /* [n_key], borrowed, of unit_length */
+    const float *query, *key; /* [n_key], borrowed */
     const float* value;       /* [SD_PANEL], borrowed */
-    float product;            /* query · key, as unit_length returns it */
-    float decay, beta;
+    float product;            /* query · key, as unit_length or dot returns it */
+    float decay, beta, skip;
+    int corrects;       /* the delta rule, which does not use `skip`; else Mamba-2 */
     float *delta, *out; /* [SD_PANEL], borrowed, written */
 } sd_delta_row;
 
@@ -206,16 +207,19 @@ typedef struct sd_kernels {
      * f32, in place; the others do not overlap it. */
     void (*gated_step)(int n, const float* x, const float* h, float* state);
 
-    /* y = exp(rate · softplus(x + bias)), [n] f32, x and y may be the same. */
-    void (*decay)(int n, const float* x, const float* bias, const float* rate, float* y);
+    /* time = softplus(x + bias), then y = exp(rate · time), [n] f32; x, time and y may be the same. */
+    void (*decay)(int n, const float* x, const float* bias, const float* rate, float* time, float* y);
+    /* Σ x · y, [n] f32, by fused multiply-adds in lanes. */
+    float (*dot)(int n, const float* x, const float* y);
     /* Scale a query and a key [n] f32, in place: x / sqrt(Σ x² + 1e-6), and the query by 1 / sqrt(n) in the
      * same factor. Returns the sum of their products, each by a fused multiply-add; all sums in lanes. */
     float (*unit_length)(int n, float* query, float* key);
-    /* One step of the gated delta rule (docs/NUMERICS.md) on a tile of a state, S [n_key, SD_PANEL]: apply
-     * the updates of n_updates tokens in order to `from`, store the result in `to` unless it is NULL, and
-     * compute `row` from it unless that is NULL:
-     *   delta[j] = (value[j] − decay · Σ_i S[i, j] key[i]) · beta
+    /* One step of a recurrence (docs/NUMERICS.md) on a tile of a state, S [n_key, SD_PANEL]: apply the updates
+     * of n_updates tokens in order to `from`, store the result in `to` unless it is NULL, and compute `row`
+     * from it unless that is NULL:
+     *   delta[j] = (value[j] − decay · Σ_i S[i, j] key[i]) · beta, or value[j] · beta in Mamba-2
      *   out[j] = fma(product, delta[j], decay · Σ_i S[i, j] query[i])
+     *   out[j] = fma(skip, value[j], out[j]) in Mamba-2
      * A sum is one chain of fused multiply-adds, i ascending, from +0. All borrowed; `from` may be `to`. */
     void (*delta_step)(int n_key, const float* from, float* to, int n_updates, const sd_delta_update* updates,
                        const sd_delta_row* row);

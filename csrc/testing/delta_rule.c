@@ -25,6 +25,7 @@ static void walk(const delta_call* c) {
                                   .product = product,
                                   .decay = c->decay[t],
                                   .beta = c->beta[t],
+                                  .corrects = 1,
                                   .delta = c->delta + t * SD_PANEL,
                                   .out = c->out + t * SD_PANEL};
         int store = t - folded == c->together;
@@ -62,7 +63,7 @@ PyObject* sd_hook_delta_rule(PyObject* module, PyObject* args) {
         memcpy(c.key, views[1].buf, (size_t)views[1].len);
         memcpy(c.value, views[2].buf, (size_t)views[2].len);
         memset(c.state, 0, (size_t)c.n_key * SD_PANEL * sizeof *c.state);
-        sd_kernels_get()->decay(c.n_tokens, views[3].buf, views[5].buf, views[6].buf, c.decay);
+        sd_kernels_get()->decay(c.n_tokens, views[3].buf, views[5].buf, views[6].buf, c.decay, c.decay);
         sd_kernels_get()->sigmoid(c.n_tokens, views[4].buf, c.beta);
         walk(&c);
         found = PyTuple_Pack(3, out, state, decays);

@@ -38,13 +38,15 @@ REQUIRED: Final[Any] = type("_Required", (), {"__repr__": lambda _: "REQUIRED"})
 """Marks a field without default."""
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, refusing NaN and infinities; raises ValueError or RecursionError."""
+def parse_json(text: str | bytes, *, infinite: bool = False) -> Any:
+    """Parse JSON, refusing NaN and, unless `infinite`, infinities; raises ValueError or RecursionError."""
 
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not a JSON number")
+    def constant(name: str) -> float:
+        if infinite and name == "Infinity":
+            return math.inf
+        raise ValueError(f"{name} is not a JSON number")
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=constant)
 
 
 def without_nan(value: Any) -> Any:
@@ -59,9 +61,9 @@ def without_nan(value: Any) -> Any:
 
 
 def read_json_object(path: Path, error_type: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
-    """Read a JSON file that holds an object."""
+    """Read a JSON file that holds an object; files of checkpoints may hold Infinity, as limits do."""
     try:
-        values = parse_json(path.read_bytes())
+        values = parse_json(path.read_bytes(), infinite=error_type is CheckpointError)
     except FileNotFoundError as error:
         missing = CheckpointNotFoundError if error_type is CheckpointError else error_type
         raise missing(f"{path}: no such file") from error

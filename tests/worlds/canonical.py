@@ -109,6 +109,17 @@ SWITCHES: dict[str, dict[str, Any]] = {
     | {"mixers": ["attention", "delta", "convolution"], "conv_width": 3, "conv_bias": True,
        "n_mixer_key_head": 1, "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 64,
        "norm_position": "both", "norm": "layer", "d_model": 50, "windows": [9, 0, 0]},
+    "mamba2": LLAMA
+    | {"mixers": ["mamba2", "attention", "mamba2"], "conv_width": 4, "conv_bias": True, "n_mixer_key_head": 2,
+       "n_mixer_value_head": 4, "d_mixer_key": 12, "d_mixer_value": 32, "n_mixer_norm_groups": 2,
+       "mixer_grouped": True, "residual_scale": 0.7},
+    "mamba2-norm-first-delta": LLAMA
+    | {"mixers": ["delta", "mamba2", "attention"], "conv_width": 3, "n_mixer_key_head": 1,
+       "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 64, "n_mixer_norm_groups": 1,
+       "mixer_norm_first": True, "norm_position": "both"},
+    "mamba2-without-norm": LLAMA
+    | {"mixers": ["mamba2", "convolution", "mamba2"], "conv_width": 2, "n_mixer_key_head": 3,
+       "n_mixer_value_head": 3, "d_mixer_key": 17, "d_mixer_value": 32, "d_model": 50},
 }  # fmt: skip
 
 _EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}

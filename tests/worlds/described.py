@@ -160,11 +160,12 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if "parallel" not in found and draws.chance(0.3):
         found |= {
-            "mixers": draws.one(_each(n_layer, "attention", "convolution", "delta")),
+            "mixers": draws.one(_each(n_layer, "attention", "convolution", "delta", "mamba2")),
             "mixer_bias": draws.chance(0.3), "conv_width": draws.one(1, 2, 3, 4, 7, 16),
             "conv_bias": draws.chance(0.3), "n_mixer_key_head": (n_key := draws.one(1, 2, 3)),
             "n_mixer_value_head": n_key * draws.one(1, 2, 3), "mixer_grouped": draws.chance(0.5),
             "d_mixer_key": draws.one(1, 8, 17, 40), "d_mixer_value": draws.one(32, 64),
+            "n_mixer_norm_groups": draws.one(0, 1, n_key), "mixer_norm_first": draws.chance(0.3),
         }  # fmt: skip
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")

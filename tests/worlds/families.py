@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ _HYBRID_EXPERTS = {
 _GEMMA4: dict[str, Any] = SIZES | {
     "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 9, "hidden_size_per_layer_input": 0,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
+
+_MAMBA = {
+    "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 3, "mamba_d_head": 32,
+    "mamba_d_state": 12, "mamba_expand": 2, "attention_multiplier": 0.3,
 }  # fmt: skip
 
 _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
@@ -281,6 +287,12 @@ CASES: dict[str, Callable[[], Any]] = {
         layer_types=["conv", "full_attention", "sliding_attention", "conv", "sliding_attention", "conv"]),
     "Lfm3ForCausalLM plain": _like("Lfm3Config", head_dim=12, conv_L_cache=3, use_sandwich_norm=False,
         use_attention_gate=False, conv_bias=True, attention_bias=True, tie_word_embeddings=False),
+    "GraniteMoeHybridForCausalLM": _like("GraniteMoeHybridConfig", **_MAMBA, num_local_experts=5,
+        num_experts_per_tok=3, shared_intermediate_size=56, mamba_n_groups=3, embedding_multiplier=12.0,
+        logits_scaling=4.0, residual_multiplier=0.22),
+    "GraniteMoeHybridForCausalLM dense rotary": _like("GraniteMoeHybridConfig", **_MAMBA, num_local_experts=0,
+        num_experts_per_tok=0, shared_intermediate_size=72, position_embedding_type="rope",
+        mamba_conv_bias=False, mamba_d_conv=3, tie_word_embeddings=True, attention_bias=True),
     "Lfm2MoeForCausalLM": _like("Lfm2MoeConfig", num_experts=6, num_experts_per_tok=3, num_dense_layers=1,
         moe_intermediate_size=40, layer_types=["conv", "full_attention", "conv"], routed_scaling_factor=1.5),
     "GraniteMoeSWAForCausalLM": _like("GraniteMoeSWAConfig", num_local_experts=6, num_experts_per_tok=3,
@@ -391,6 +403,10 @@ _TINY_HYBRID = _HF | {
 _TINY_HYBRID_EXPERTS = _without(_TINY_HYBRID, "intermediate_size") | {
     "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 12,
+}  # fmt: skip
+_TINY_MAMBA = {
+    "layer_types": ["mamba", "attention"], "mamba_n_heads": 2, "mamba_d_head": "auto", "mamba_n_groups": 2,
+    "mamba_d_state": 8, "mamba_expand": 4, "time_step_limit": [0.0, math.inf],
 }  # fmt: skip
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 8}
 
@@ -505,6 +521,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5},
     "GraniteMoeSWAForCausalLM": _HF | {"num_local_experts": 4, "shared_intermediate_size": 12,
         "layer_rope_theta": [0, 500], "sliding_window": 5},
+    "GraniteMoeHybridForCausalLM": _HF | _TINY_MAMBA | {"num_local_experts": 4, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 12, "attention_multiplier": 0.25},
     "Lfm2MoeForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "num_dense_layers": 1,
         "layer_types": ["conv", "full_attention"]},
     "Cohere2MoeForCausalLM": _HF | {"head_dim": 8, "num_experts": 4, "num_shared_experts": 1,

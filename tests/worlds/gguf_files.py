@@ -124,6 +124,34 @@ def gemma4(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, A
     return {f"{name}.weight" if name.endswith(("layer_scalar", "_proj")) else name: array}
 
 
+def mamba(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert Mamba-2 as llama.cpp does: the logarithm becomes a factor, vectors become matrices."""
+    n_groups = config["mamba_n_groups"]
+    if name.endswith("A_log"):
+        array = np.array([-math.exp(x) for x in array], np.float32)
+    if name.endswith(("A_log", ".D")):
+        array = array[:, None]
+    elif name.endswith("mamba.norm.weight"):
+        array = array.reshape(n_groups, -1)
+    elif name.endswith("conv1d.weight"):
+        array = array[:, 0]
+    return {name.replace("dt_bias", "dt_proj.bias"): array}
+
+
+def granite_hybrid(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Convert Granite 4; without experts its shared MLP has the names of a dense one."""
+    if ".mamba." in name:
+        return mamba(name, array, config)
+    found = granite(name, array, config)
+    if config["num_local_experts"]:
+        return found
+    names = {"shared_experts.": "", "shared_mlp.output_linear": "mlp.down_proj"}
+    return {
+        next((one.replace(old, new) for old, new in names.items() if old in one), one): part
+        for one, part in found.items()
+    }
+
+
 def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Transpose GPT-2's Conv1D."""
     return {name: array.T if array.ndim == 2 and ".c_" in name else array}
@@ -165,6 +193,10 @@ _DELTA = {
 _NEXT = _DELTA | _MOE | {
     "attention.recurrent_layers": [True, False], "expert_feed_forward_length": 24,
     "expert_shared_feed_forward_length": 12, "rope.dimension_sections": ...,
+}  # fmt: skip
+_MAMBA = {
+    "attention.head_count_kv": [0, 1], "ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 2,
+    "ssm.time_step_rank": 2, "ssm.inner_size": 64, "rope.scaling.finetuned": False,
 }  # fmt: skip
 _CORRECTED = _MOE | {"expert_feed_forward_length": 8, "expert_gating_func": 2}
 _DEEPSEEK = _CORRECTED | {
@@ -295,6 +327,11 @@ CASES = {
     "granitemoe shared": Case("granitemoe", "GraniteMoeSharedForCausalLM", {"attention_multiplier": 0.25},
         _MOE | {"expert_shared_feed_forward_length": 12, "embedding_scale": 3.0, "residual_scale": 0.5,
         "logit_scale": 2.0, "attention.scale": 0.25}, granite),
+    "granitehybrid": Case("granitehybrid", "GraniteMoeHybridForCausalLM", keys=_MAMBA | _MOE | {
+        "expert_shared_feed_forward_length": 12, "attention.scale": 0.25}, change=granite_hybrid),
+    "granitehybrid dense": Case("granitehybrid", "GraniteMoeHybridForCausalLM", {"num_local_experts": 0,
+        "position_embedding_type": "rope", "embedding_multiplier": 3.0}, _MAMBA | {"embedding_scale": 3.0,
+        "feed_forward_length": 12, "rope.scaling.finetuned": True, "attention.scale": 0.25}, granite_hybrid),
     "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
         "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
         "attention.sliding_window": 6, "rope.freq_base": 150000.0}),

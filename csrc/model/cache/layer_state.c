@@ -21,8 +21,8 @@ sd_layer_state sd_layer_state_take(sd_arena* arena, const sd_config* c, int laye
         .n_ring = sd_ring_rows(c, n_tree), .n_channels = sd_mixer_channels(c, own), .sizes = sizes};
     state.inputs =
         sd_arena_take(arena, (size_t)state.n_ring, (size_t)state.n_channels * sizeof *state.inputs);
-    if (own->mixer != SD_MIXER_DELTA) return state;
-    state.n_units = sd_delta_columns_of(sizes).n_units;
+    if (!sd_has_state(own)) return state;
+    state.n_units = sd_delta_columns_of(sizes, own->mixer).n_units;
     state.n_log = n_tree;
     state.n_entry = (int)(key_floats(sizes) + value_floats(sizes)) + sizes->n_value_head;
     state.tiles = sd_arena_take(arena, (size_t)state.n_units, tile_floats(&state) * sizeof *state.tiles);

@@ -12,7 +12,7 @@
  * nodes that may be pending: texts can be cut back by n_tree tokens or more. With a state, which cannot be
  * cut back, once is enough. Slot s of the cache is row s % n_ring.
  *
- * The gated delta rule reads a state of the whole text, in tiles: unit u has value columns 32u … 32u + 31.
+ * A recurrent layer reads a state of the whole text, in tiles: unit u has value columns 32u … 32u + 31.
  * Accepted tokens wait in a log until the next pass folds them into the tiles, unit by unit, before it reads
  * these. Slot s is entry s % n_log: a new node overwrites an accepted token when its tile has been folded. */
 typedef struct sd_layer_state {

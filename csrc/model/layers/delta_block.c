@@ -1,4 +1,4 @@
-/* The gated delta rule (Qwen3-Next, Qwen3.5), in the place of attention. */
+/* The gated delta rule (Qwen3-Next, Qwen3.5) and Mamba-2 (Granite 4), in the place of attention. */
 #include <string.h>
 
 #include "convolution.h"
@@ -11,6 +11,7 @@
 typedef struct block {
     sd_pass* pass;
     int layer;
+    sd_mixer mixer;
     sd_delta_columns at;
 } block;
 
@@ -32,7 +33,7 @@ static nodes nodes_of(const block* b, int branch) {
     return of;
 }
 
-/* w->rates = beta and decay of each row, from unrounded inputs. */
+/* w->rates = beta and decay of each row, or the time step, from unrounded inputs. */
 static void project_rates(const block* b) {
     sd_workspace* w = b->pass->w;
     const sd_layer* layer = &w->model->layers[b->layer];
@@ -42,7 +43,7 @@ static void project_rates(const block* b) {
                                       .x = w->prepared, .y = w->rates, .ldy = w->ld_rates, .factor = 1.0f));
 }
 
-/* ---- before the recurrence: convolution and SiLU, queries and keys of unit length, gates */
+/* ---- before the recurrence: convolution and SiLU, products of queries and keys, gates */
 
 static void convolve(void* argument, int first, int n) {
     const block* b = argument;
@@ -54,6 +55,7 @@ static void convolve(void* argument, int first, int n) {
     }
 }
 
+/* The delta rule has queries and keys of unit length. */
 static void scale_rows(void* argument, int thread, int row, int end) {
     (void)thread;
     const block* b = argument;
@@ -63,11 +65,14 @@ static void scale_rows(void* argument, int thread, int row, int end) {
     const sd_mixer_sizes* sizes = &w->model->config.mixers;
     for (; row < end; row++) {
         float *query = w->convolved + (ptrdiff_t)row * b->at.n_channels, *key = query + b->at.n_keys;
+        float *beta = w->rates + row * w->ld_rates, *decay = beta + b->at.decay,
+              *products = w->products + (ptrdiff_t)row * sizes->n_key_head;
         for (int head = 0; head < sizes->n_key_head; head++, query += sizes->d_key, key += sizes->d_key)
-            w->products[(ptrdiff_t)row * sizes->n_key_head + head] = k->unit_length(sizes->d_key, query, key);
-        float *beta = w->rates + row * w->ld_rates, *decay = beta + b->at.decay;
-        k->sigmoid(sizes->n_value_head, beta, beta);
-        k->decay(sizes->n_value_head, decay, layer->decay_bias, layer->decay_rate, decay);
+            products[head] = b->mixer == SD_MIXER_DELTA ? k->unit_length(sizes->d_key, query, key)
+                                                        : k->dot(sizes->d_key, query, key);
+        float* time = b->mixer == SD_MIXER_DELTA ? decay : beta;
+        k->decay(sizes->n_value_head, time, layer->decay_bias, layer->decay_rate, time, decay);
+        if (b->mixer == SD_MIXER_DELTA) k->sigmoid(sizes->n_value_head, beta, beta);
     }
 }
 
@@ -77,13 +82,15 @@ static sd_delta_row row_of(const block* b, ptrdiff_t row, int unit, float* delta
     const sd_workspace* w = b->pass->w;
     const sd_mixer_sizes* sizes = &w->model->config.mixers;
     int head = sd_head_of_unit(sizes, unit), key_head = sd_key_head(sizes, head);
+    const float* skip = w->model->layers[b->layer].mixer_skip;
     const float *query = w->convolved + row * b->at.n_channels, *rates = w->rates + row * w->ld_rates;
     return SD_MAKE(sd_delta_row, .query = query + key_head * sizes->d_key,
                    .key = query + b->at.n_keys + key_head * sizes->d_key,
                    .value = query + 2 * b->at.n_keys + unit * SD_PANEL,
                    .product = w->products[row * sizes->n_key_head + key_head],
-                   .decay = rates[b->at.decay + head], .beta = rates[head], .delta = delta,
-                   .out = w->attended + row * b->at.n_values + unit * SD_PANEL);
+                   .decay = rates[b->at.decay + head], .beta = rates[head],
+                   .skip = skip != NULL ? skip[head] : 0.0f, .corrects = b->mixer == SD_MIXER_DELTA,
+                   .delta = delta, .out = w->attended + row * b->at.n_values + unit * SD_PANEL);
 }
 
 static sd_delta_update update_of_row(const sd_delta_row* row) {
@@ -169,7 +176,7 @@ static void log_rows(const block* b) {
     }
 }
 
-/* ---- after it: the norm of each head, times SiLU of the gate */
+/* ---- after it: the norm of each head or group of values, and the product with SiLU of the gate */
 
 static void finish_rows(void* argument, int thread, int row, int end) {
     (void)thread;
@@ -177,20 +184,25 @@ static void finish_rows(void* argument, int thread, int row, int end) {
     const sd_workspace* w = b->pass->w;
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &w->model->config;
-    int n = b->at.n_values, d_value = c->mixers.d_value;
+    const sd_mixer_sizes* sizes = &c->mixers;
+    const float* weight = w->model->layers[b->layer].mixer_norm;
+    int n = b->at.n_values, delta = b->mixer == SD_MIXER_DELTA, norm_first = delta || sizes->norm_first;
+    int width = delta ? sizes->d_value : sizes->n_norm_groups > 0 ? n / sizes->n_norm_groups : n;
     for (; row < end; row++) {
         float *out = w->attended + (ptrdiff_t)row * n, *gate = w->qkv + row * w->ld_qkv + b->at.gate;
-        for (int j = 0; j < n; j += d_value)
-            k->rms_norm(d_value, out + j, w->model->layers[b->layer].mixer_norm, c->norm_eps, out + j);
         k->silu(n, gate, gate);
-        k->multiply(n, out, gate);
+        if (!norm_first) k->multiply(n, out, gate);
+        for (int j = 0; weight != NULL && j < n; j += width)
+            k->rms_norm(width, out + j, delta ? weight : weight + j, c->norm_eps, out + j);
+        if (norm_first) k->multiply(n, out, gate);
     }
 }
 
 void sd_delta_block_run(sd_pass* pass, int i, const void* input) {
     const sd_workspace* w = pass->w;
     const sd_layer* layer = &w->model->layers[i];
-    block b = {pass, i, sd_delta_columns_of(&w->model->config.mixers)};
+    sd_mixer mixer = w->model->config.layers[i].mixer;
+    block b = {pass, i, mixer, sd_delta_columns_of(&w->model->config.mixers, mixer)};
     double n_multiplications = 4.0 * pass->n_rows * b.at.n_values * w->model->config.mixers.d_key;
     sd_pass_project(pass, &layer->qkv, NULL, input);
     project_rates(&b);

@@ -49,7 +49,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
             sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
         if (sd_attends(&c->layers[i]))
             sd_attention_block_run(pass, i, attn_input);
-        else if (c->layers[i].mixer == SD_MIXER_DELTA)
+        else if (sd_has_state(&c->layers[i]))
             sd_delta_block_run(pass, i, attn_input);
         else
             sd_convolution_block_run(pass, i, attn_input);

@@ -10,10 +10,10 @@ static ptrdiff_t row_stride(int n) {
     return floats % 1024 == 0 ? floats + SD_PANEL : floats;
 }
 
-/* Scratch of the gated delta rule. */
+/* Scratch of recurrent layers. */
 static void lay_out_delta(sd_workspace* w, sd_arena* arena, const sd_mixer_sizes* sizes) {
     size_t rows = (size_t)w->max_rows;
-    const sd_delta_columns at = sd_delta_columns_of(sizes);
+    const sd_delta_columns at = sd_delta_columns_of(sizes, SD_MIXER_DELTA); /* which has the most rates */
     w->ld_rates = row_stride(at.n_rates);
     w->convolved = sd_arena_take(arena, rows, (size_t)at.n_channels * sizeof(float));
     w->rates = sd_arena_take(arena, rows, (size_t)w->ld_rates * sizeof(float));

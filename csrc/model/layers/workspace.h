@@ -74,7 +74,7 @@ typedef struct sd_workspace {
     float *given, *joined;
     float* qkv;      /* [max_rows, panels of the widest qkv matrix] */
     float* attended; /* [max_rows, inputs of attn_out of the layer that runs] */
-    /* With the gated delta rule: channels after the convolution, [max_rows, n_channels]; beta and decay,
+    /* For recurrent layers: channels after the convolution, [max_rows, n_channels]; beta and decay,
      * [max_rows, ld_rates]; query · key, [max_rows, n_key_head]; tiles of each thread (state_walk.h) */
     float *convolved, *rates, *products, *tiles[SD_MAX_THREADS];
     void* activated;      /* max_rows rows of d_ff, prepared for mlp_down */

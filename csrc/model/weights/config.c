@@ -235,29 +235,30 @@ static sd_status check_encoder(const sd_config* c) {
     return SD_OK;
 }
 
-sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* s) {
+sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* s, sd_mixer mixer) {
     sd_delta_columns at = {.n_keys = s->n_key_head * s->d_key, .n_values = s->n_value_head * s->d_value};
     at.n_channels = 2 * at.n_keys + at.n_values;
     at.n_units = at.n_values / SD_PANEL;
     at.gate = sd_whole_panels(at.n_channels);
     at.n_outputs = at.gate + at.n_values;
     at.decay = sd_whole_panels(s->n_value_head);
-    at.n_rates = at.decay + s->n_value_head;
+    at.rate = mixer == SD_MIXER_DELTA ? at.decay : 0;
+    at.n_rates = at.rate + s->n_value_head;
     return at;
 }
 
 int sd_mixer_outputs(const sd_config* c, const sd_layer_config* layer) {
-    if (layer->mixer == SD_MIXER_DELTA) return sd_delta_columns_of(&c->mixers).n_outputs;
+    if (sd_has_state(layer)) return sd_delta_columns_of(&c->mixers, layer->mixer).n_outputs;
     return layer->mixer == SD_MIXER_CONVOLUTION ? 3 * c->d_model : 0;
 }
 
 int sd_mixer_channels(const sd_config* c, const sd_layer_config* layer) {
-    if (layer->mixer == SD_MIXER_DELTA) return sd_delta_columns_of(&c->mixers).n_channels;
+    if (sd_has_state(layer)) return sd_delta_columns_of(&c->mixers, layer->mixer).n_channels;
     return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
 }
 
 int sd_mixer_width(const sd_config* c, const sd_layer_config* layer) {
-    if (layer->mixer == SD_MIXER_DELTA) return sd_delta_columns_of(&c->mixers).n_values;
+    if (sd_has_state(layer)) return sd_delta_columns_of(&c->mixers, layer->mixer).n_values;
     return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
 }
 
@@ -273,7 +274,7 @@ static sd_status check_mixer_products(const sd_mixer_sizes* s) {
     return SD_OK;
 }
 
-static sd_status check_delta(const sd_mixer_sizes* s) {
+static sd_status check_recurrence(const sd_mixer_sizes* s) {
     SD_TRY(sd_check_range("config: n_mixer_key_head", s->n_key_head, 1, LARGEST));
     SD_TRY(sd_check_range("config: n_mixer_value_head", s->n_value_head, 1, LARGEST));
     SD_TRY(sd_check_range("config: d_mixer_key", s->d_key, 1, LARGEST));
@@ -283,13 +284,17 @@ static sd_status check_delta(const sd_mixer_sizes* s) {
               s->n_key_head);
     REFUSE_IF(s->d_value % SD_PANEL != 0, "d_mixer_value is %d, expected a multiple of %d", s->d_value,
               SD_PANEL);
+    int n_values = s->n_value_head * s->d_value;
+    REFUSE_IF(s->n_norm_groups < 0 || (s->n_norm_groups > 0 && n_values % s->n_norm_groups != 0),
+              "n_mixer_norm_groups is %d, expected 0 or a divisor of n_mixer_value_head * d_mixer_value, %d",
+              s->n_norm_groups, n_values);
     return SD_OK;
 }
 
 static sd_status check_mixers(const sd_config* c) {
     SD_TRY(check_mixer_products(&c->mixers));
     if (sd_all_attend(c)) return SD_OK;
-    if (sd_any_has_state(c)) SD_TRY(check_delta(&c->mixers));
+    if (sd_any_has_state(c)) SD_TRY(check_recurrence(&c->mixers));
     SD_TRY(sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH));
     REFUSE_IF(c->parallel != SD_PARALLEL_NO || c->features.use != SD_FEATURE_NONE || c->bidirectional ||
                   c->encoder != NULL,

@@ -109,6 +109,7 @@ typedef enum sd_mixer {
     SD_MIXER_ATTENTION,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
     SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) after a convolution with SiLU */
+    SD_MIXER_MAMBA2,      /* Mamba-2 (arXiv 2405.21060) after a convolution with SiLU */
     SD_N_MIXERS
 } sd_mixer;
 
@@ -120,9 +121,12 @@ typedef struct sd_mixer_sizes {
     int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
-    /* Of the delta rule. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
-     * or, if grouped, consecutive ones. d_value is a multiple of SD_PANEL */
+    /* Of recurrent layers. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
+     * or, if grouped, consecutive ones; d_value is a multiple of SD_PANEL. Mamba-2 calls the keys B, the
+     * queries C, the values x */
     int n_key_head, n_value_head, d_key, d_value, grouped;
+    /* Of Mamba-2: groups of values that are normalized together, 0: none are; before the gate or after it */
+    int n_norm_groups, norm_first;
 } sd_mixer_sizes;
 
 /* The key head of a value head. */
@@ -239,16 +243,17 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
 /* Does a layer have attention, and so keys and values? */
 static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
 
-/* The numbers of a row in a layer with the delta rule. The input projection gives the channels of the
- * convolution (queries, keys, values of all heads) and, from column `gate` on, the gates of the values;
- * another one gives beta and, from column `decay` on, the decay of each value head. */
+/* The numbers of a row in a recurrent layer. The input projection gives the channels of the convolution
+ * (queries, keys, values of all heads) and, from column `gate` on, the gates of the values. Each value head
+ * also has beta and, from column `decay` on, a decay; in Mamba-2 beta is the time step. Another projection
+ * gives both, or the time step alone: n_rates outputs, from `rate` on those that become decays. */
 typedef struct sd_delta_columns {
     int n_keys, n_values, n_channels;
     int n_units; /* panels of values: tiles of the state */
     int gate, n_outputs;
-    int decay, n_rates;
+    int decay, rate, n_rates;
 } sd_delta_columns;
-sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* sizes);
+sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* sizes, sd_mixer mixer);
 
 /* Of a layer without attention: outputs of its input projection, channels of its convolution, and inputs of
  * its output projection. */
@@ -264,7 +269,9 @@ static inline int sd_all_attend(const sd_config* config) {
 }
 
 /* Does a layer keep a state of the whole text? */
-static inline int sd_has_state(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_DELTA; }
+static inline int sd_has_state(const sd_layer_config* layer) {
+    return layer->mixer == SD_MIXER_DELTA || layer->mixer == SD_MIXER_MAMBA2;
+}
 static inline int sd_any_has_state(const sd_config* config) {
     for (int i = 0; i < config->n_layer; i++)
         if (sd_has_state(&config->layers[i])) return 1;

@@ -19,8 +19,8 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture,
         with_dense = mixture && e->with_dense;
-    int attends = sd_attends(layer), delta = layer->mixer == SD_MIXER_DELTA,
-        biased = !delta && c->mixers.bias;
+    int attends = sd_attends(layer), delta = layer->mixer == SD_MIXER_DELTA, recurs = sd_has_state(layer),
+        mamba2 = layer->mixer == SD_MIXER_MAMBA2, biased = !attends && !recurs && c->mixers.bias;
     int n_value_head = c->mixers.n_value_head, mixer_outputs = sd_mixer_outputs(c, layer),
         channels = sd_mixer_channels(c, layer), mixer_width = sd_mixer_width(c, layer);
     int learned = c->position == SD_POSITION_LEARNED, buckets = sd_bucket_rows(c);

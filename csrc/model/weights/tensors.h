@@ -59,19 +59,21 @@
     T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, attends && c->attn_sinks, VECTOR(to->sinks))              \
     T(ATTN_OUT, "attn_out.weight", d, d_q, attends, MATRIX(to->attn_out, all))                              \
     T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, attends && c->out_bias, VECTOR(to->attn_out_bias))              \
-    T(MIXER_IN, "mixer_in.weight", delta ? channels : mixer_outputs, d, !attends, MATRIX(to->qkv, all))     \
-    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, !attends && biased, VECTOR(to->qkv_bias))           \
-    T(MIXER_GATE, "mixer_gate.weight", mixer_width, d, delta, MATRIX(to->qkv, mixer_gate))                  \
-    T(MIXER_BETA, "mixer_beta.weight", n_value_head, d, delta, MATRIX(to->rates, all))                 \
-    T(MIXER_DECAY, "mixer_decay.weight", n_value_head, d, delta, MATRIX(to->rates, decay))              \
-    T(MIXER_DECAY_BIAS, "mixer_decay.bias", n_value_head, 0, delta, VECTOR(to->decay_bias))                 \
-    T(MIXER_DECAY_RATE, "mixer_decay.rate", n_value_head, 0, delta, VECTOR(to->decay_rate))                 \
-    T(MIXER_NORM, "mixer_norm.weight", c->mixers.d_value, 0, delta, VECTOR(to->mixer_norm))                 \
-    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, !attends, TABLE(to->conv))               \
+    T(MIXER_IN, "mixer_in.weight", recurs ? channels : mixer_outputs, d, !attends, MATRIX(to->qkv, all))    \
+    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, biased, VECTOR(to->qkv_bias))                       \
+    T(MIXER_GATE, "mixer_gate.weight", mixer_width, d, recurs, MATRIX(to->qkv, mixer_gate))                 \
+    T(MIXER_BETA, "mixer_beta.weight", n_value_head, d, delta, MATRIX(to->rates, all))                      \
+    T(MIXER_DECAY, "mixer_decay.weight", n_value_head, d, recurs, MATRIX(to->rates, decay))                 \
+    T(MIXER_DECAY_BIAS, "mixer_decay.bias", n_value_head, 0, recurs, VECTOR(to->decay_bias))                \
+    T(MIXER_DECAY_RATE, "mixer_decay.rate", n_value_head, 0, recurs, VECTOR(to->decay_rate))                \
+    T(MIXER_SKIP, "mixer_skip", n_value_head, 0, mamba2, VECTOR(to->mixer_skip))                            \
+    T(MIXER_NORM, "mixer_norm.weight", delta ? c->mixers.d_value : mixer_width, 0,                          \
+      delta || (mamba2 && c->mixers.n_norm_groups), VECTOR(to->mixer_norm))                                 \
+    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, !attends, TABLE(to->conv))                  \
     T(MIXER_CONV_BIAS, "mixer_conv_bias", channels, 0, !attends && c->mixers.conv_bias,                     \
       VECTOR(to->conv_bias))                                                                                \
     T(MIXER_OUT, "mixer_out.weight", d, mixer_width, !attends, MATRIX(to->attn_out, all))                   \
-    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, !attends && biased, VECTOR(to->attn_out_bias))                \
+    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, biased, VECTOR(to->attn_out_bias))                            \
     SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post, to->attn_post_norm)                          \
     T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,            \
       TABLE(to->relative_bias))                                                                             \

@@ -160,17 +160,19 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
 static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own,
                        sd_layer* layer) {
     int outputs = sd_mixer_outputs(c, own), channels = sd_mixer_channels(c, own);
-    int delta = own->mixer == SD_MIXER_DELTA, bias = !delta && c->mixers.bias,
-        n_head = c->mixers.n_value_head;
-    const sd_delta_columns at = sd_delta_columns_of(&c->mixers);
-    sd_matrix_part parts[2] = {part_of(p, SD_MIXER_IN, (sd_rows){0, 1}, delta ? channels : outputs)};
-    if (delta) parts[1] = part_of(p, SD_MIXER_GATE, (sd_rows){at.gate, 1}, at.n_values);
-    layer->qkv = sd_matrix_take_parts(arena, parts, delta ? 2 : 1, p.layout, outputs, c->d_model, 1);
-    if (delta) layer->rates = sd_matrix_take(arena, SD_FORMAT_F32, p.layout, at.n_rates, c->d_model, 1);
+    int recurs = sd_has_state(own), bias = !recurs && c->mixers.bias, n_head = c->mixers.n_value_head;
+    int mamba2 = own->mixer == SD_MIXER_MAMBA2;
+    const sd_delta_columns at = sd_delta_columns_of(&c->mixers, own->mixer);
+    sd_matrix_part parts[2] = {part_of(p, SD_MIXER_IN, (sd_rows){0, 1}, recurs ? channels : outputs)};
+    if (recurs) parts[1] = part_of(p, SD_MIXER_GATE, (sd_rows){at.gate, 1}, at.n_values);
+    layer->qkv = sd_matrix_take_parts(arena, parts, recurs ? 2 : 1, p.layout, outputs, c->d_model, 1);
+    if (recurs) layer->rates = sd_matrix_take(arena, SD_FORMAT_F32, p.layout, at.n_rates, c->d_model, 1);
     layer->qkv_bias = take_vector(arena, outputs, bias);
-    layer->decay_bias = take_vector(arena, n_head, delta);
-    layer->decay_rate = take_vector(arena, n_head, delta);
-    layer->mixer_norm = take_vector(arena, c->mixers.d_value, delta);
+    layer->decay_bias = take_vector(arena, n_head, recurs);
+    layer->decay_rate = take_vector(arena, n_head, recurs);
+    layer->mixer_skip = take_vector(arena, n_head, mamba2);
+    layer->mixer_norm = take_vector(arena, mamba2 ? at.n_values : c->mixers.d_value,
+                                    mamba2 ? c->mixers.n_norm_groups : recurs);
     layer->conv = sd_table_take(arena, SD_F32, c->mixers.conv_width, channels);
     layer->conv_bias = take_vector(arena, channels, c->mixers.conv_bias);
     layer->attn_out = take_matrix(arena, p, SD_MIXER_OUT, c->d_model, sd_mixer_width(c, own));
@@ -472,8 +474,8 @@ static sd_destination destination_by_role(sd_model* model, const sd_tensor_spec*
     const sd_layer_config* own = &c->layers[to ? spec->layer : 0];
     sd_mlp* mlp = to ? mlp_of(c, to, spec) : NULL;
     const sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
-    const sd_delta_columns at = sd_delta_columns_of(&c->mixers);
-    const sd_rows mixer_gate = {at.gate, 1}, decay = {at.decay, 1};
+    const sd_delta_columns at = sd_delta_columns_of(&c->mixers, own->mixer);
+    const sd_rows mixer_gate = {at.gate, 1}, decay = {at.rate, 1};
     const sd_rows attn_gate = {sd_gate_column(own), 1};
     const sd_rows cross_values = {sd_cross_values_column(own), 1},
                   shared_gate = {sd_shared_gate_output(c), 1};

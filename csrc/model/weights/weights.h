@@ -38,10 +38,11 @@ typedef struct sd_layer {
      * [d_model, sd_mixer_width] */
     sd_matrix qkv, attn_out;
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
-    /* With the delta rule: beta and decay of each value head, in f32, [n_rates, d_model]; bias and factor of
-     * the decay, [n_value_head] each; the norm of a head, [d_value] */
+    /* Of a recurrent layer: beta and decay of each value head, in f32, [n_rates, d_model]; bias and factor of
+     * the decay, in Mamba-2 the factor of the value in the output, [n_value_head] each; the norm of a head,
+     * [d_value], or in Mamba-2 of all values */
     sd_matrix rates;
-    float *decay_bias, *decay_rate, *mixer_norm;
+    float *decay_bias, *decay_rate, *mixer_skip, *mixer_norm;
     sd_table conv;    /* [conv_width, channels] f32, oldest input first; without attention */
     float* conv_bias; /* [channels]; NULL: none */
     sd_mlp mlp;       /* of a dense layer, or with experts */

@@ -122,18 +122,23 @@ class ModelConfig(Mapping[str, Any]):
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
     mixers : tuple of str
-        First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or "delta",
-        the gated delta rule after a convolution (Qwen3.5). Empty: attention in all layers.
+        First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or, after a
+        convolution, "delta", the gated delta rule (Qwen3.5), or "mamba2" (Granite 4). Empty: attention in all
+        layers.
     conv_width : int
         Number of inputs of a convolution, the token's own included.
     conv_bias, mixer_bias : bool
-        Whether convolutions have biases, and whether the projections around them do (without "delta").
+        Whether convolutions have biases, and whether the projections around those of LFM2 do.
     n_mixer_key_head, n_mixer_value_head : int
-        With "delta", heads of queries and keys, and of values.
+        With "delta" and "mamba2", heads of queries and keys, and of values. Mamba-2 calls them C, B and x.
     mixer_grouped : bool
         Value head h uses key head h // (n_mixer_value_head / n_mixer_key_head), else h mod n_mixer_key_head.
     d_mixer_key, d_mixer_value : int
         Dimensions of these heads; d_mixer_value is a multiple of 32.
+    n_mixer_norm_groups : int
+        With "mamba2", groups of values that are normalized together; 0: none are.
+    mixer_norm_first : bool
+        With "mamba2", values are normalized before they are multiplied by the gate.
     encoder : ModelConfig or None
         The encoder of an encoder-decoder; its ``n_ctx`` bounds the source. The other fields describe the
         decoder.
@@ -221,6 +226,8 @@ class ModelConfig(Mapping[str, Any]):
     dense_with_experts: bool = False
     d_mixer_key: int = 0
     d_mixer_value: int = 0
+    n_mixer_norm_groups: int = 0
+    mixer_norm_first: bool = False
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:

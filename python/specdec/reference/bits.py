@@ -109,6 +109,11 @@ class _Exact(_Forward):
         gates = exact_decay(decay, bias, rate), sigmoid(beta)
         return exact_delta_rule(query, key, value, *gates, self.parents)[0]
 
+    def scan(self, query: Array, key: Array, value: Array, time: Array, ours: str) -> Array:
+        bias, rate = (self.tensor(f"{ours}.mixer_decay.{part}") for part in ("bias", "rate"))
+        gates = exact_decay(time, bias, rate), softplus(time + bias)
+        return exact_mamba2(query, key, value, *gates, self.tensor(f"{ours}.mixer_skip"), self.parents)[0]
+
     def head_norm(self, x: Array, weight: Array) -> Array:
         factor = _F(1) / np.sqrt(lane_sum(x, x) / _F(x.shape[-1]) + _F(self.settings["norm_eps"]))
         normed: Array = x * factor[:, None] * weight
@@ -246,6 +251,35 @@ def exact_delta_rule(
             read = fma(before[:, i], query[row, :, i], read)
         delta = (value[row] - gate * remembered) * beta[row, :, None]
         out[row] = fma(product[row], delta, gate * read)
+        states[row] = fma(key[row], delta[:, None], gate[:, None] * before)
+    return out, states[:-1]
+
+
+def exact_mamba2(
+    query: Array, key: Array, value: Array, decay: Array, time: Array, skip: Array,
+    parents: Sequence[int] | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return what `mamba2` does, float32, with the core's exact bits.
+
+    The sum reads the state before the row and is a chain over i from +0:
+
+        delta = value · time
+        out   = fma(skip, value, fma(query · key, delta, decay · Σ_i S[i] query[i]))
+        S[i]  ← fma(key[i], delta, decay · S[i])
+    """
+    n_rows, n_head, d_value = value.shape
+    product = lane_sum(query.reshape(-1, key.shape[2]), key.reshape(-1, key.shape[2])).reshape(n_rows, -1, 1)
+    head = np.arange(n_head) % key.shape[1]
+    query, key, product = query[:, head, :, None], key[:, head, :, None], product[:, head]
+    states = np.zeros((n_rows + 1, n_head, key.shape[2], d_value), _F)  # the last one stays 0
+    out = np.zeros_like(value)
+    for row in range(n_rows):
+        before, gate = states[row - 1 if parents is None else parents[row]], decay[row, :, None]
+        read = np.zeros((n_head, d_value), _F)
+        for i in range(key.shape[2]):
+            read = fma(before[:, i], query[row, :, i], read)
+        delta = value[row] * time[row, :, None]
+        out[row] = fma(skip[:, None], value[row], fma(product[row], delta, gate * read))
         states[row] = fma(key[row], delta[:, None], gate[:, None] * before)
     return out, states[:-1]
 

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from specdec.reference.blocks import BLOCK_TYPES
 from specdec.reference.formats import dequantize, product, quantize_activations, round_bf16, stored
-from specdec.reference.recurrence import delta_rule
+from specdec.reference.recurrence import delta_rule, mamba2
 
 Array = NDArray[Any]
 Formats = str | Mapping[str, str]
@@ -195,7 +195,10 @@ class _Forward:
         """Return the residual stream after a layer."""
         ours, stream, parallel = f"layers.{i}", x, self.settings["parallel"]
         h = self.before(stream, f"{ours}.attn_norm")
-        mixers = {"attention": self.attention, "convolution": self.short_convolution, "delta": self.delta}
+        mixers = {
+            "attention": self.attention, "convolution": self.short_convolution, "delta": self.delta,
+            "mamba2": self.mamba2,
+        }  # fmt: skip
         mix = mixers[self.mixers[i]]
         attended = self.added(x, mix(h, i), f"{ours}.attn_post_norm")
         if self.encoded is not None:
@@ -338,24 +341,50 @@ class _Forward:
 
     def delta(self, h: Array, i: int) -> Array:
         """Return the gated delta rule's outputs, each head normalized and gated."""
-        own, ours = self.settings, f"layers.{i}"
-        x = self.silu(self.convolved(self.linear(h, f"{ours}.mixer_in"), i))
-        keys = own["n_mixer_key_head"] * own["d_mixer_key"]
-        query, key, value = np.split(x, [keys, 2 * keys], axis=-1)
-        query, key = (part.reshape(self.n_rows, own["n_mixer_key_head"], -1) for part in (query, key))
-        if own["mixer_grouped"]:
-            group = own["n_mixer_value_head"] // own["n_mixer_key_head"]
-            query, key = np.repeat(query, group, axis=1), np.repeat(key, group, axis=1)
+        ours = f"layers.{i}"
         decay, beta = (self.in_f32(h, f"{ours}.mixer_{part}.weight") for part in ("decay", "beta"))
-        out = self.rule(query, key, value.reshape(*decay.shape, -1), decay, beta, ours)
+        out = self.rule(*self.queries_keys_values(h, i), decay, beta, ours)
         out = self.head_norm(out.reshape(-1, out.shape[-1]), self.tensor(f"{ours}.mixer_norm.weight"))
         gated = out.reshape(self.n_rows, -1) * self.silu(self.linear(h, f"{ours}.mixer_gate"))
         return self.linear(gated, f"{ours}.mixer_out")
+
+    def mamba2(self, h: Array, i: int) -> Array:
+        """Return the outputs of Mamba-2, gated and normalized in groups."""
+        ours, groups = f"layers.{i}", self.settings["n_mixer_norm_groups"]
+        time = self.in_f32(h, f"{ours}.mixer_decay.weight")
+        out = self.scan(*self.queries_keys_values(h, i), time, ours).reshape(self.n_rows, -1)
+        gate = self.silu(self.linear(h, f"{ours}.mixer_gate"))
+        if not self.settings["mixer_norm_first"]:
+            out = out * gate
+        if groups:
+            weight = np.tile(self.tensor(f"{ours}.mixer_norm.weight").reshape(groups, -1), (self.n_rows, 1))
+            out = self.head_norm(out.reshape(weight.shape), weight).reshape(out.shape)
+        if self.settings["mixer_norm_first"]:
+            out = out * gate
+        return self.linear(out, f"{ours}.mixer_out")
+
+    def queries_keys_values(self, h: Array, i: int) -> tuple[Array, Array, Array]:
+        """Return the inputs of a recurrence, [n_rows, heads, dimensions] each."""
+        own, n_key, n_value = (
+            self.settings, self.settings["n_mixer_key_head"], self.settings["n_mixer_value_head"]
+        )  # fmt: skip
+        x = self.silu(self.convolved(self.linear(h, f"layers.{i}.mixer_in"), i))
+        keys = n_key * own["d_mixer_key"]
+        query, key, value = np.split(x, [keys, 2 * keys], axis=-1)
+        query, key = (part.reshape(self.n_rows, n_key, -1) for part in (query, key))
+        if own["mixer_grouped"]:
+            query, key = (np.repeat(part, n_value // n_key, axis=1) for part in (query, key))
+        return query, key, value.reshape(self.n_rows, n_value, -1)
 
     def rule(self, query: Array, key: Array, value: Array, decay: Array, beta: Array, ours: str) -> Array:
         rate = self.tensor(f"{ours}.mixer_decay.rate")
         decay = np.exp(rate * np.logaddexp(0, decay + self.tensor(f"{ours}.mixer_decay.bias")))
         return delta_rule(query, key, value, decay, _sigmoid(beta), self.parents)[0]
+
+    def scan(self, query: Array, key: Array, value: Array, time: Array, ours: str) -> Array:
+        time = np.logaddexp(0, time + self.tensor(f"{ours}.mixer_decay.bias"))
+        decay = np.exp(self.tensor(f"{ours}.mixer_decay.rate") * time)
+        return mamba2(query, key, value, decay, time, self.tensor(f"{ours}.mixer_skip"), self.parents)[0]
 
     def head_norm(self, x: Array, weight: Array) -> Array:
         scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + self.settings["norm_eps"])
@@ -500,6 +529,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "mixer_grouped": False,
     "windows": (), "rotations": (), "score_scales": (), "mixtures": (), "values_from_keys": (),
     "layer_scale": False, "dense_with_experts": False,
+    "n_mixer_norm_groups": 0, "mixer_norm_first": False,
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
     "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,

@@ -20,6 +20,7 @@ from specdec.models.families import (
     hybrid,
     lfm2,
     llama,
+    mamba,
     moe,
     nemotron,
 )
@@ -41,6 +42,7 @@ FAMILIES: Final[Mapping[str, Family]] = (
     | moe.FAMILIES
     | deepseek_router.FAMILIES
     | hybrid.FAMILIES
+    | mamba.FAMILIES
     | encoder_decoder.FAMILIES
 )
 """Every architecture, by its name in ``architectures``."""
@@ -61,7 +63,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has unsupported recurrent layers": (
         "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "GraniteMoeHybrid", "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV", "Dbrx", "Jetmoe", "JetMoe", "Glm4MoeLite",

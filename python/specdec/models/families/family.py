@@ -118,7 +118,7 @@ class Named:
         elif self.moves_inputs:
             inputs = np.arange(whole.shape[1])
             whole[:, self.view(inputs[None], shape, config)[0]] = array
-        elif whole.ndim == len(shape):  # rows in another order
+        elif self.keeps_rows and whole.ndim == len(shape):  # rows in another order
             whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
             positions = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
@@ -211,8 +211,9 @@ def row(name: str) -> Named:
 
 
 def _halves_of(config: Config) -> NDArray[np.int64]:
-    """Return the order of head dimensions that puts rotated neighbors n_freq apart."""
-    n_freq, size = len(config["inv_freq"]), config["d_head"]
+    """Return the order of head dimensions that puts rotated neighbors n_freq apart; without RoPE all."""
+    size = config["d_head"]
+    n_freq = len(config["inv_freq"]) if config["position"] == "rotary" else size // 2
     turned = np.arange(2 * n_freq).reshape(n_freq, 2).T.reshape(-1)
     return np.concatenate([turned, np.arange(2 * n_freq, size)])
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnsupportedModelError
-from specdec.models.families import hybrid, mtp
+from specdec.models.families import hybrid, mamba, mtp
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
     Array,
@@ -81,7 +81,7 @@ _GPT_OSS = _GLM4_MOE | named(_BLOCK, attn_sinks=".attn_sinks.weight")
 _LFM2 = _TENSORS | {
     **named(_BLOCK, output_norm="token_embd_norm", mixer_in=".shortconv.in_proj"),
     **named(_BLOCK, mixer_out=".shortconv.out_proj"),
-    "mixer_conv": hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight"),
+    "mixer_conv": hybrid.convolution(f"{_BLOCK}.shortconv.conv.weight", of_gguf=True),
 }
 _GEMMA4 = _TENSORS | {
     **named(
@@ -98,6 +98,7 @@ _GEMMA4 = _TENSORS | {
         for part, name in enumerate(("gate", "up"))
     },
 }  # fmt: skip
+_GRANITE_HYBRID = _TURNED | mamba.of_gguf(_BLOCK)
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -235,6 +236,35 @@ def _lfm2(m: Metadata) -> dict[str, Any]:
 def _granite_moe(m: Metadata) -> dict[str, Any]:
     n_shared = m.get(_SHARED_WIDTH)
     return _granite(m) | _llama(m) | ({"shared_intermediate_size": n_shared} if n_shared else {})
+
+
+def _mamba(m: Metadata) -> dict[str, Any]:
+    """Return the sizes of Mamba-2."""
+    n_head, n_values = m.integer("ssm.time_step_rank"), m.integer("ssm.inner_size")
+    if n_values % n_head:
+        raise m.error("ssm.inner_size", f"a multiple of ssm.time_step_rank, which is {n_head}")
+    width = m.integer("embedding_length")
+    return {
+        "mamba_n_heads": n_head,
+        "mamba_d_head": n_values // n_head,
+        "mamba_n_groups": m.integer("ssm.group_count"),
+        "mamba_d_state": m.integer("ssm.state_size"),
+        "mamba_d_conv": m.integer("ssm.conv_kernel"),
+        "mamba_expand": n_values // width if n_values % width == 0 else n_values / width,
+        "mamba_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in m.tensors),
+    }
+
+
+def _granite_hybrid(m: Metadata) -> dict[str, Any]:
+    """Return Granite's block with Mamba-2, and positions if "rope.scaling.finetuned" says so."""
+    width = m.get(_SHARED_WIDTH) or m.integer("feed_forward_length")
+    return _granite(m) | _mamba(m) | {
+        "num_local_experts": m.get("expert_count", 0),
+        "num_experts_per_tok": m.get("expert_used_count", 0),
+        "shared_intermediate_size": width,
+        "layer_types": ["attention" if attends else "mamba" for attends in m.attending()],
+        "position_embedding_type": "rope" if m.get("rope.scaling.finetuned") else "nope",
+    }  # fmt: skip
 
 
 def _rope_parameters(m: Metadata, **fields: Any) -> dict[str, Any]:
@@ -627,6 +657,10 @@ _HYBRID_KEYS: WrittenRows = {
     _RECURRENT: lambda config, _: [mixer == "delta" for mixer in config["mixers"]],
     "full_attention_interval": _interval,
 }  # fmt: skip
+_MAMBA_KEYS: WrittenRows = {
+    f"ssm.{name}": _HYBRID_KEYS[f"ssm.{name}"]
+    for name in ("conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size")
+}  # fmt: skip
 _QWEN3_5_KEYS = _HYBRID_KEYS | {"rope.dimension_sections": _sections}
 
 
@@ -814,6 +848,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         "GraniteMoeForCausalLM", (_block, _granite_moe), _TURNED, _GRANITE_KEYS | _MIXED |
         {_SHARED_WIDTH: "d_shared_expert"}, also=("GraniteMoeSharedForCausalLM",),
         chosen=lambda m: "GraniteMoeSharedForCausalLM" if m.get(_SHARED_WIDTH) else "GraniteMoeForCausalLM",
+    ),
+    "granitehybrid": Architecture(
+        "GraniteMoeHybridForCausalLM", (_block, _granite_hybrid), _GRANITE_HYBRID,
+        _GRANITE_KEYS | _MIXED | _MAMBA_KEYS | {
+            "attention.head_count_kv": _kv_heads,
+            _SHARED_WIDTH: lambda config, _: config.get("d_shared_expert") or config["d_ff"],
+            "rope.scaling.finetuned": lambda config, _: config["position"] == "rotary",
+        },
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS

@@ -19,7 +19,7 @@ KV_HEADS: Final = "attention.head_count_kv"
 # Architectures with numbers of KV heads by layer.
 _OWN_HEADS: Final = ("gemma4",)
 # Architectures of which some layers have no attention.
-_SOME_ATTEND: Final = ("lfm2", "lfm2moe")
+_SOME_ATTEND: Final = ("lfm2", "lfm2moe", "granitehybrid")
 
 
 class Metadata(MetadataFields):

@@ -121,20 +121,20 @@ def _chosen(
     return Named(f"{layer}.", view, shape_there, suffixes={".weight": f"{matrix}.weight", ".bias": bias})
 
 
-def convolution(name: str, rows: Callable[[Config], Rows] | None = None) -> Named:
-    """Return the entry of a convolution [channels, 1, width] in order `rows`; None: [channels, width]."""
+def convolution(name: str, rows: Callable[[Config], Rows] | None = None, *, of_gguf: bool = False) -> Named:
+    """Return the entry of a convolution [channels, 1, width], of GGUF [channels, width], in order `rows`."""
 
     def view(array: Array, shape: Shape, config: Config) -> Array:
         array = array.reshape(len(array), -1)
         return (array if rows is None else array[rows(config)]).T
 
     def shape_there(shape: Shape, config: Config) -> Shape:
-        return shape[::-1] if rows is None else (shape[1], 1, shape[0])
+        return shape[::-1] if of_gguf else (shape[1], 1, shape[0])
 
     return Named(name, view, shape_there, keeps_rows=False)
 
 
-class _Rate(Named):
+class Rate(Named):
     """The factor of the decay, -exp(A_log)."""
 
     def canonical(
@@ -164,7 +164,7 @@ def _output(name: str) -> Named:
     return Named(name, view, moves_inputs=True)
 
 
-def _projections(
+def projections(
     layer: str, matrices: dict[str, str], rows: Callable[[Config], dict[str, Rows]],
     bias: str = "dt_bias",
 ) -> dict[str, Named]:  # fmt: skip
@@ -196,7 +196,7 @@ _BY_KEY_HEAD = dict(zip(_PARTS, ("in_proj_qkvz", "in_proj_qkvz", "in_proj_ba", "
 
 _REST: dict[str, Named | Either] = {
     "mixer_conv": convolution(f"{_DELTA}.conv1d.weight", _channels),
-    "mixer_decay.rate": _of_heads(f"{_DELTA}.A_log", _Rate),
+    "mixer_decay.rate": _of_heads(f"{_DELTA}.A_log", Rate),
     "mixer_norm": Named(f"{_DELTA}.norm"),
     "mixer_out": _output(f"{_DELTA}.out_proj"),
     "attn_q": half_of_heads(f"{_LAYER}.self_attn.q_proj", 0),
@@ -207,11 +207,11 @@ _REST: dict[str, Named | Either] = {
         attn_k_norm=".self_attn.k_norm",
     ),
 }  # fmt: skip
-_OF_ONE = _projections(_DELTA, dict.fromkeys(_PARTS, "in_proj"), _joined)
+_OF_ONE = projections(_DELTA, dict.fromkeys(_PARTS, "in_proj"), _joined)
 _QWEN3_5 = _REST | {
-    name: Either((entry, _OF_ONE[name])) for name, entry in _projections(_DELTA, _SEPARATE, _separate).items()
+    name: Either((entry, _OF_ONE[name])) for name, entry in projections(_DELTA, _SEPARATE, _separate).items()
 }
-_QWEN3_NEXT = _REST | _projections(_DELTA, _BY_KEY_HEAD, _by_key_head)
+_QWEN3_NEXT = _REST | projections(_DELTA, _BY_KEY_HEAD, _by_key_head)
 
 
 def of_gguf(block: str) -> dict[str, Named]:
@@ -220,7 +220,7 @@ def of_gguf(block: str) -> dict[str, Named]:
         block, attn_k=".attn_k", attn_v=".attn_v", mixer_in=".attn_qkv", mixer_gate=".attn_gate",
         mixer_beta=".ssm_beta", mixer_norm=".ssm_norm", mixer_out=".ssm_out",
     ) | {
-        "mixer_conv": convolution(f"{block}.ssm_conv1d.weight"),
+        "mixer_conv": convolution(f"{block}.ssm_conv1d.weight", of_gguf=True),
         "mixer_decay": Named(f"{block}.", suffixes={".weight": "ssm_alpha.weight", ".bias": "ssm_dt.bias"}),
         "mixer_decay.rate": Named(f"{block}.ssm_a"),
         "attn_q": half_of_heads(f"{block}.attn_q", 0),
@@ -232,7 +232,7 @@ def of_grouped_gguf(block: str) -> dict[str, Named | Either]:
     """Return the entries of Qwen3-Next's GGUF files; old files have one matrix less."""
     new = of_gguf(block)
     names = ("ssm_in", "ssm_in", "ssm_ba", "ssm_ba")
-    old = _projections(block, dict(zip(_PARTS, names, strict=True)), _by_key_head, "ssm_dt.bias")
+    old = projections(block, dict(zip(_PARTS, names, strict=True)), _by_key_head, "ssm_dt.bias")
     either = {name: Either((new[name], old[name])) for name in ("mixer_in", "mixer_gate")}
     return new | either | {name: old[name] for name in ("mixer_beta", "mixer_decay")}
 

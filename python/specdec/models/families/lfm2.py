@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import SEEING, Either, Family, Named, absent, named
 from specdec.models.families.hybrid import convolution
@@ -14,8 +12,7 @@ from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
 
-_CONVOLUTION = convolution(f"{_LAYER}.conv.conv.weight", lambda config: np.arange(config["d_model"]))
-_TENSORS = {"mixer_conv": _CONVOLUTION} | named(
+_TENSORS = {"mixer_conv": convolution(f"{_LAYER}.conv.conv.weight")} | named(
     _LAYER,
     token_embedding="model.embed_tokens.weight", output_norm="model.embedding_norm", head="lm_head.weight",
     attn_norm=".operator_norm", attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj",

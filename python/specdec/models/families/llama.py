@@ -247,7 +247,7 @@ def _iquestcoder(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
-def _granite(
+def granite(
     reader: ConfigReader, sizes: dict[str, Any] | None = None, tied: bool = False, **switches: Any
 ) -> dict[str, Any]:
     """Read Granite: factors of embeddings, scores, residuals and logits."""
@@ -271,7 +271,7 @@ def _hyperclovax(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes()
     normed = fields.boolean("use_post_norm", default=True)
     scale = fields.number("attention_multiplier", default=sizes["d_head"] ** -0.5)
-    return _granite(reader, sizes) | {
+    return granite(reader, sizes) | {
         "logit_scale": fields.number("logits_scaling", default=1.0),
         "score_scales": [scale] * sizes["n_layer"],
         "norm_position": "both" if normed else "before",
@@ -291,7 +291,7 @@ def _granite_swa(reader: ConfigReader) -> dict[str, Any]:
         turning = tuple(reader.rotation(sizes["d_head"], base=base) for base in different) or turning
         rotations = [different.index(base) if base else -1 for base in bases]
     layer_types = reader.layer_types(n_layer, _first_of_four_full(n_layer))
-    return _granite(
+    return granite(
         reader, sizes, tied=True, norm_eps=1e-5, turning=turning, rotations=rotations, attn_sinks=True,
         **reader.windows(layer_types, default=128),
     )  # fmt: skip
@@ -487,7 +487,7 @@ FAMILIES = {
     "Ministral3ForCausalLM": Family(_ministral3, LLAMA, "ministral3", _MINISTRAL3_ABSENT),
     "Mistral3ForConditionalGeneration": Family(_mistral3, LLAMA, "", _MISTRAL_ABSENT, **SEEING),
     "SmolLM3ForCausalLM": Family(_smollm3, LLAMA, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)),
-    "GraniteForCausalLM": Family(_granite, LLAMA, "granite", absent(4096, 11008, 32, 32, 32000, 2048)),
+    "GraniteForCausalLM": Family(granite, LLAMA, "granite", absent(4096, 11008, 32, 32, 32000, 2048)),
     "HyperCLOVAXForCausalLM": Family(
         _hyperclovax, _HYPERCLOVAX, "hyperclovax", absent(4096, 11008, 32, 32, 32000, 2048)
     ),

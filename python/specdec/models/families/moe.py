@@ -144,7 +144,7 @@ def experts(
     }
 
 
-_SHARED = "model.layers.{i}.shared_mlp"
+SHARED = "model.layers.{i}.shared_mlp"
 _SPARSE = "model.layers.{i}.block_sparse_moe"
 _PARTS = ("gate", "up", "down")
 
@@ -171,11 +171,11 @@ _EXPERTS_GRANITE = {
         ("down", None, "output_linear.weight", "experts.down_proj"),
     )
 }
-_GRANITE: dict[str, Named | Either] = {
+GRANITE: dict[str, Named | Either] = {
     **LLAMA,
     **{f"experts.mlp_{part}": Either(entries) for part, entries in _EXPERTS_GRANITE.items()},
-    **{f"shared_expert.{name}": entry for name, entry in halves(f"{_SHARED}.input_linear").items()},
-    "shared_expert.mlp_down": Named(f"{_SHARED}.output_linear"),
+    **{f"shared_expert.{name}": entry for name, entry in halves(f"{SHARED}.input_linear").items()},
+    "shared_expert.mlp_down": Named(f"{SHARED}.output_linear"),
     "router": Either((Named(f"{_SPARSE}.router.layer"), Named(f"{_SPARSE}.router"))),
 }
 _HUNYUAN = QWEN | {
@@ -446,9 +446,9 @@ FAMILIES = {
     "Cohere2MoeForCausalLM": Family(
         _read_cohere, _cohere, "cohere2_moe", absent(8192, 22528, 40, 64, 256000, 8192)
     ),
-    "GraniteMoeForCausalLM": Family(_read_granite, _GRANITE, "granitemoe", _GRANITE_ABSENT),
+    "GraniteMoeForCausalLM": Family(_read_granite, GRANITE, "granitemoe", _GRANITE_ABSENT),
     "GraniteMoeSharedForCausalLM": Family(
-        partial(_read_granite, shared=True), _GRANITE, "granitemoeshared", _GRANITE_ABSENT
+        partial(_read_granite, shared=True), GRANITE, "granitemoeshared", _GRANITE_ABSENT
     ),
     "GraniteMoeSWAForCausalLM": Family(
         partial(_read_granite, shared=True, like="GraniteSWAForCausalLM"),
