@@ -99,6 +99,7 @@ NOT_LINEAR = {
     "GraniteMoeForCausalLM": "does not have one row per output",
     "GraniteMoeSharedForCausalLM": "does not have one row per output",
     "GraniteMoeSWAForCausalLM": "does not have one row per output",
+    "GraniteMoeHybridForCausalLM": "does not have one row per output",
 }
 NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]]
 

@@ -21,6 +21,7 @@ REACHED = {"rows": [2483, 0, 0, 0], "blas": [2304, 2304, 0, 0], "tiles": [2483, 
 RUN: dict[str, Any] = {"max_new_tokens": 6, "ignore_eos": True, "logits": True, "n_threads": 1}
 KINDS = {
     "delta": {},
+    "mamba2": {},
     "delta-wide-convolution-first-attention": {"windows": [0, 0, 0]},
     "convolution": {},
 }

@@ -25,7 +25,7 @@ PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_asks(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args);
-PyObject* sd_hook_delta_rule(PyObject* module, PyObject* args);
+PyObject* sd_hook_recurrence(PyObject* module, PyObject* args);
 PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs);
 
 #endif

@@ -201,7 +201,7 @@ static void NAME(gated_step)(int n, const float* x, const float* h, float* state
     }
 }
 
-#include "delta_template.h"
+#include "recurrence_template.h"
 
 DEFINE_MAP(softplus, v_softplus(v))
 
@@ -378,7 +378,7 @@ void NAME(sdk_floats)(sd_kernels* table) {
     SET(decay);
     SET(dot);
     SET(unit_length);
-    SET(delta_step);
+    SET(recurrent_step);
     SET(max);
     SET(softmax);
     SET(largest_scores);

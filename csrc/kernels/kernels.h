@@ -71,21 +71,21 @@ typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, i
 typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to);
 
 /* What a token does to a recurrent state: S[i, j] = fma(key[i], delta[j], decay · S[i, j]). */
-typedef struct sd_delta_update {
+typedef struct sd_recurrent_update {
     const float* key;   /* [n_key], borrowed */
     const float* delta; /* [SD_PANEL], borrowed */
     float decay;
-} sd_delta_update;
+} sd_recurrent_update;
 
 /* A token's view of a tile of the state before it. */
-typedef struct sd_delta_row {
+typedef struct sd_recurrent_row {
     const float *query, *key; /* [n_key], borrowed */
     const float* value;       /* [SD_PANEL], borrowed */
     float product;            /* query · key, as unit_length or dot returns it */
     float decay, beta, skip;
     int corrects;       /* the delta rule, which does not use `skip`; else Mamba-2 */
     float *delta, *out; /* [SD_PANEL], borrowed, written */
-} sd_delta_row;
+} sd_recurrent_row;
 
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512vnni", "avx512", "amx", "neon" */
@@ -221,8 +221,8 @@ typedef struct sd_kernels {
      *   out[j] = fma(product, delta[j], decay · Σ_i S[i, j] query[i])
      *   out[j] = fma(skip, value[j], out[j]) in Mamba-2
      * A sum is one chain of fused multiply-adds, i ascending, from +0. All borrowed; `from` may be `to`. */
-    void (*delta_step)(int n_key, const float* from, float* to, int n_updates, const sd_delta_update* updates,
-                       const sd_delta_row* row);
+    void (*recurrent_step)(int n_key, const float* from, float* to, int n_updates,
+                           const sd_recurrent_update* updates, const sd_recurrent_row* row);
 
     /* Largest of x [n] f32, n ≥ 1. */
     float (*max)(int n, const float* x);

@@ -107,7 +107,7 @@ PyMethodDef sd_testing_functions[] = {
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have passed."},
     {"_weigh_scores", weigh_scores, METH_VARARGS, "Weights, largest values and sums of attention scores."},
     {"_product_times", SD_KEYWORDS(sd_hook_product_times), "Seconds of products of many rows."},
-    {"_delta_rule", sd_hook_delta_rule, METH_VARARGS, "The gated delta rule of one head, 32 columns."},
+    {"_recurrence", sd_hook_recurrence, METH_VARARGS, "A recurrence of one head, 32 columns."},
     {"_bands", bands, METH_O, "Rows of a band of products, at most; 0: as many as pay."},
     {"_prompt_slice", prompt_slice, METH_O, "Tokens of a slice of new models; 0: their own choice."},
     {0},

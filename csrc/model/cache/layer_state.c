@@ -22,7 +22,7 @@ sd_layer_state sd_layer_state_take(sd_arena* arena, const sd_config* c, int laye
     state.inputs =
         sd_arena_take(arena, (size_t)state.n_ring, (size_t)state.n_channels * sizeof *state.inputs);
     if (!sd_has_state(own)) return state;
-    state.n_units = sd_delta_columns_of(sizes, own->mixer).n_units;
+    state.n_units = sd_recurrent_columns_of(sizes, own->mixer).n_units;
     state.n_log = n_tree;
     state.n_entry = (int)(key_floats(sizes) + value_floats(sizes)) + sizes->n_value_head;
     state.tiles = sd_arena_take(arena, (size_t)state.n_units, tile_floats(&state) * sizeof *state.tiles);
@@ -39,11 +39,11 @@ float* sd_layer_state_delta(const sd_layer_state* state, int slot, int unit) {
     return entry_of(state, slot) + key_floats(state->sizes) + unit * SD_PANEL;
 }
 
-sd_delta_update sd_layer_state_update(const sd_layer_state* state, int slot, int unit) {
+sd_recurrent_update sd_layer_state_update(const sd_layer_state* state, int slot, int unit) {
     const sd_mixer_sizes* s = state->sizes;
     const float* entry = entry_of(state, slot);
     int head = sd_head_of_unit(s, unit);
-    return SD_MAKE(sd_delta_update, .key = entry + sd_key_head(s, head) * s->d_key,
+    return SD_MAKE(sd_recurrent_update, .key = entry + sd_key_head(s, head) * s->d_key,
                    .delta = entry + key_floats(s) + unit * SD_PANEL,
                    .decay = entry[key_floats(s) + value_floats(s) + (size_t)head]);
 }
@@ -55,8 +55,9 @@ void sd_layer_state_log(const sd_layer_state* state, int slot, const float* keys
     memcpy(entry + key_floats(s) + value_floats(s), decays, (size_t)s->n_value_head * sizeof *entry);
 }
 
-void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* tile, const sd_delta_row* row) {
-    sd_delta_update updates[SD_MOST_UPDATES];
+void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* tile,
+                         const sd_recurrent_row* row) {
+    sd_recurrent_update updates[SD_MOST_UPDATES];
     const float* from = sd_layer_state_tile(state, unit);
     size_t bytes = tile_floats(state) * sizeof *tile;
     int slot = state->n_folded[unit];
@@ -67,9 +68,9 @@ void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* ti
             updates[n_updates++] = sd_layer_state_update(state, slot, unit);
         int last = slot >= n;
         if (n_updates > 0 || (last && row))
-            sd_kernels_get()->delta_step(state->sizes->d_key, from,
-                                         n_updates > 0 || from != tile ? tile : NULL, n_updates, updates,
-                                         last ? row : NULL);
+            sd_kernels_get()->recurrent_step(state->sizes->d_key, from,
+                                             n_updates > 0 || from != tile ? tile : NULL, n_updates, updates,
+                                             last ? row : NULL);
         else if (from != tile)
             memcpy(tile, from, bytes);
         from = tile;

@@ -49,14 +49,15 @@ static inline int sd_head_of_unit(const sd_mixer_sizes* sizes, int unit) {
 
 /* The delta [SD_PANEL] of a slot and unit, borrowed; and the slot's update of the unit's tile. */
 float* sd_layer_state_delta(const sd_layer_state* state, int slot, int unit);
-sd_delta_update sd_layer_state_update(const sd_layer_state* state, int slot, int unit);
+sd_recurrent_update sd_layer_state_update(const sd_layer_state* state, int slot, int unit);
 
 /* Log the keys [n_key_head, d_key] and decays [n_value_head] of a slot; its deltas are there. */
 void sd_layer_state_log(const sd_layer_state* state, int slot, const float* keys, const float* decays);
 
 /* Write a unit's tile for a text of n tokens, which the log must reach, to `tile`, borrowed; it may be the
  * unit's own. Compute `row` from it unless that is NULL. */
-void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* tile, const sd_delta_row* row);
+void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* tile,
+                         const sd_recurrent_row* row);
 
 /* Copy slot `from` to slot `to` of the same layer, or of one that differs only in n_ring. The log's entries
  * are copied within a layer only. */

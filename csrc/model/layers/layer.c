@@ -50,7 +50,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
         if (sd_attends(&c->layers[i]))
             sd_attention_block_run(pass, i, attn_input);
         else if (sd_has_state(&c->layers[i]))
-            sd_delta_block_run(pass, i, attn_input);
+            sd_recurrent_block_run(pass, i, attn_input);
         else
             sd_convolution_block_run(pass, i, attn_input);
         if (pass->n_rows == 0) return;

@@ -11,9 +11,10 @@ static ptrdiff_t row_stride(int n) {
 }
 
 /* Scratch of recurrent layers. */
-static void lay_out_delta(sd_workspace* w, sd_arena* arena, const sd_mixer_sizes* sizes) {
+static void lay_out_recurrence(sd_workspace* w, sd_arena* arena, const sd_mixer_sizes* sizes) {
     size_t rows = (size_t)w->max_rows;
-    const sd_delta_columns at = sd_delta_columns_of(sizes, SD_MIXER_DELTA); /* which has the most rates */
+    const sd_recurrent_columns at =
+        sd_recurrent_columns_of(sizes, SD_MIXER_DELTA); /* which has the most rates */
     w->ld_rates = row_stride(at.n_rates);
     w->convolved = sd_arena_take(arena, rows, (size_t)at.n_channels * sizeof(float));
     w->rates = sd_arena_take(arena, rows, (size_t)w->ld_rates * sizeof(float));
@@ -49,7 +50,7 @@ static void lay_out(sd_workspace* w) {
     w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
-    if (sd_any_has_state(c)) lay_out_delta(w, arena, &c->mixers);
+    if (sd_any_has_state(c)) lay_out_recurrence(w, arena, &c->mixers);
     int n_dense = 0;
     for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture || c->experts.with_dense;
     w->activated = sd_arena_take(arena, n_dense > 0 ? rows : 0, sd_prepared_bytes((size_t)c->d_ff));

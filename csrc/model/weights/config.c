@@ -235,8 +235,8 @@ static sd_status check_encoder(const sd_config* c) {
     return SD_OK;
 }
 
-sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* s, sd_mixer mixer) {
-    sd_delta_columns at = {.n_keys = s->n_key_head * s->d_key, .n_values = s->n_value_head * s->d_value};
+sd_recurrent_columns sd_recurrent_columns_of(const sd_mixer_sizes* s, sd_mixer mixer) {
+    sd_recurrent_columns at = {.n_keys = s->n_key_head * s->d_key, .n_values = s->n_value_head * s->d_value};
     at.n_channels = 2 * at.n_keys + at.n_values;
     at.n_units = at.n_values / SD_PANEL;
     at.gate = sd_whole_panels(at.n_channels);
@@ -248,17 +248,17 @@ sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* s, sd_mixer mixer) {
 }
 
 int sd_mixer_outputs(const sd_config* c, const sd_layer_config* layer) {
-    if (sd_has_state(layer)) return sd_delta_columns_of(&c->mixers, layer->mixer).n_outputs;
+    if (sd_has_state(layer)) return sd_recurrent_columns_of(&c->mixers, layer->mixer).n_outputs;
     return layer->mixer == SD_MIXER_CONVOLUTION ? 3 * c->d_model : 0;
 }
 
 int sd_mixer_channels(const sd_config* c, const sd_layer_config* layer) {
-    if (sd_has_state(layer)) return sd_delta_columns_of(&c->mixers, layer->mixer).n_channels;
+    if (sd_has_state(layer)) return sd_recurrent_columns_of(&c->mixers, layer->mixer).n_channels;
     return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
 }
 
 int sd_mixer_width(const sd_config* c, const sd_layer_config* layer) {
-    if (sd_has_state(layer)) return sd_delta_columns_of(&c->mixers, layer->mixer).n_values;
+    if (sd_has_state(layer)) return sd_recurrent_columns_of(&c->mixers, layer->mixer).n_values;
     return layer->mixer == SD_MIXER_CONVOLUTION ? c->d_model : 0;
 }
 

@@ -247,13 +247,13 @@ static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer
  * (queries, keys, values of all heads) and, from column `gate` on, the gates of the values. Each value head
  * also has beta and, from column `decay` on, a decay; in Mamba-2 beta is the time step. Another projection
  * gives both, or the time step alone: n_rates outputs, from `rate` on those that become decays. */
-typedef struct sd_delta_columns {
+typedef struct sd_recurrent_columns {
     int n_keys, n_values, n_channels;
     int n_units; /* panels of values: tiles of the state */
     int gate, n_outputs;
     int decay, rate, n_rates;
-} sd_delta_columns;
-sd_delta_columns sd_delta_columns_of(const sd_mixer_sizes* sizes, sd_mixer mixer);
+} sd_recurrent_columns;
+sd_recurrent_columns sd_recurrent_columns_of(const sd_mixer_sizes* sizes, sd_mixer mixer);
 
 /* Of a layer without attention: outputs of its input projection, channels of its convolution, and inputs of
  * its output projection. */

@@ -162,7 +162,7 @@ static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_
     int outputs = sd_mixer_outputs(c, own), channels = sd_mixer_channels(c, own);
     int recurs = sd_has_state(own), bias = !recurs && c->mixers.bias, n_head = c->mixers.n_value_head;
     int mamba2 = own->mixer == SD_MIXER_MAMBA2;
-    const sd_delta_columns at = sd_delta_columns_of(&c->mixers, own->mixer);
+    const sd_recurrent_columns at = sd_recurrent_columns_of(&c->mixers, own->mixer);
     sd_matrix_part parts[2] = {part_of(p, SD_MIXER_IN, (sd_rows){0, 1}, recurs ? channels : outputs)};
     if (recurs) parts[1] = part_of(p, SD_MIXER_GATE, (sd_rows){at.gate, 1}, at.n_values);
     layer->qkv = sd_matrix_take_parts(arena, parts, recurs ? 2 : 1, p.layout, outputs, c->d_model, 1);
@@ -474,7 +474,7 @@ static sd_destination destination_by_role(sd_model* model, const sd_tensor_spec*
     const sd_layer_config* own = &c->layers[to ? spec->layer : 0];
     sd_mlp* mlp = to ? mlp_of(c, to, spec) : NULL;
     const sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
-    const sd_delta_columns at = sd_delta_columns_of(&c->mixers, own->mixer);
+    const sd_recurrent_columns at = sd_recurrent_columns_of(&c->mixers, own->mixer);
     const sd_rows mixer_gate = {at.gate, 1}, decay = {at.rate, 1};
     const sd_rows attn_gate = {sd_gate_column(own), 1};
     const sd_rows cross_values = {sd_cross_values_column(own), 1},

@@ -452,7 +452,7 @@ FAMILIES = {
     ),
     "GraniteMoeSWAForCausalLM": Family(
         partial(_read_granite, shared=True, like="GraniteSWAForCausalLM"),
-        _GRANITE | named(attn_sinks="model.layers.{i}.self_attn.sinks"), "granitemoe_swa",
+        GRANITE | named(attn_sinks="model.layers.{i}.self_attn.sinks"), "granitemoe_swa",
         _GRANITE_ABSENT | {"num_key_value_heads": 32, "rms_norm_eps": 1e-6, "tie_word_embeddings": False},
     ),
     "GptOssForCausalLM": Family(

@@ -1,4 +1,4 @@
-"""The gated delta rule: kernels in every instruction set, their specification, and transformers."""
+"""The gated delta rule and Mamba-2: kernels in every instruction set, their specification, transformers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from support.sessions import Session
 from test_interrupt import WIDE_DELTA, StopError, alarms, wide_model
 from worlds.canonical import VARIANTS, build, decoder_of, random_tensors
 
-N_TOKENS, D_KEY, D_VALUE = 11, 52, 32
+N_TOKENS, D_KEY, D_VALUE, SKIP = 11, 52, 32, 0.75
 PROGRAM = """
 import sys
 import numpy as np
 from specdec import _core
-from test_delta_rule import head
-for together in range(4):
-    for found in _core._delta_rule(*head(), together):
-        sys.stdout.write(np.asarray(found).tobytes().hex() + " ")
+from test_recurrence import SKIP, head
+for skip in (None, SKIP):
+    for together in range(4):
+        for found in _core._recurrence(*head(), together, skip):
+            sys.stdout.write(np.asarray(found).tobytes().hex() + " ")
 """
 
 
@@ -41,15 +42,19 @@ def head(n_tokens: int = N_TOKENS, d_key: int = D_KEY) -> list[np.ndarray]:
 def test_every_instruction_set_computes_the_specified_bits() -> None:
     query, key, value, a, b, bias, rate = head()
     decay, beta = bits.exact_decay(a, bias, rate), bits.sigmoid(b)
-    gates = decay[:, None], beta[:, None]
-    out, states = bits.exact_delta_rule(query[:, None], key[:, None], value[:, None], *gates)
-    expected = [x.tobytes().hex() for x in (out, states[-1], decay)]
+    rows = query[:, None], key[:, None], value[:, None], decay[:, None]
+    expected = []
+    for found in (
+        bits.exact_delta_rule(*rows, beta[:, None]),
+        bits.exact_mamba2(*rows, bits.softplus(a + bias)[:, None], np.array([SKIP], np.float32)),
+    ):
+        expected += 4 * [x.tobytes().hex() for x in (found[0], found[1][-1], decay)]
     assert in_instruction_sets(PROGRAM) == dict.fromkeys(
-        in_instruction_sets("pass"), " ".join(4 * expected) + " "
+        in_instruction_sets("pass"), " ".join(expected) + " "
     )
 
 
-def test_the_specified_bits_are_near_the_paper() -> None:
+def test_the_specified_bits_are_near_the_papers() -> None:
     query, key, value, a, b, bias, rate = (x.astype(np.float64) for x in head(40))
     softplus = np.logaddexp(0.0, a + bias)
     np.testing.assert_allclose(bits.softplus(a + bias), softplus, rtol=3e-7, atol=1e-38)
@@ -61,10 +66,41 @@ def test_the_specified_bits_are_near_the_paper() -> None:
     found = bits.exact_delta_rule(*single, parents=parents)
     for ours, exact in zip(found, recurrence.delta_rule(*rows, *gates, parents), strict=True):
         np.testing.assert_allclose(ours, exact, atol=2e-6)
+    time, skip = softplus[:, None], np.array([SKIP])
+    found = bits.exact_mamba2(*single[:4], time.astype(np.float32), skip.astype(np.float32), parents)
+    for ours, exact in zip(found, recurrence.mamba2(*rows, decay[:, None], time, skip, parents), strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-5 * np.abs(exact).max())
 
 
 @pytest.mark.oracle
-def test_transformers_computes_the_same() -> None:
+def test_transformers_computes_the_same_mamba2() -> None:
+    import torch
+    from transformers.models.granitemoehybrid import modeling_granitemoehybrid as theirs
+
+    rng = np.random.default_rng(3)
+    query, key = rng.normal(size=(2, 20, 2, 12))
+    value, x, bias = rng.normal(size=(20, 6, 32)), rng.normal(size=(20, 6)), rng.normal(size=6)
+    rate, skip = -np.exp(rng.normal(size=6)), rng.normal(size=6)
+    state = torch.zeros(1, 6, 32, 12)
+    wide = [torch.tensor(one)[:, None].expand(6, 32).float() for one in (rate, skip, bias)]
+    out = [
+        theirs.mamba2_selective_state_update(
+            state, torch.tensor(value[None, row]).float(),
+            torch.tensor(x[None, row, :, None]).expand(1, 6, 32).float(),
+            wide[0][..., None].expand(6, 32, 12), torch.tensor(key[None, row]).float(),
+            torch.tensor(query[None, row]).float(), wide[1], dt_bias=wide[2], dt_softplus=True,
+        )[0].numpy()
+        for row in range(20)
+    ]  # fmt: skip
+    grouped = [np.repeat(part, 3, axis=1) for part in (query, key)]
+    time = np.logaddexp(0, x + bias)
+    ours, states = recurrence.mamba2(*grouped, value, np.exp(rate * time), time, skip)
+    np.testing.assert_allclose(ours, np.stack(out), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(states[-1].swapaxes(1, 2), state[0].numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.oracle
+def test_transformers_computes_the_same_delta_rule() -> None:
     import torch
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
@@ -82,20 +118,22 @@ def test_transformers_computes_the_same() -> None:
     np.testing.assert_allclose(states[-1], state[0][tiled], atol=1e-6)
 
 
-SMALL = VARIANTS["delta"] | {"n_ctx": 6000, "n_layer": 2, "mixers": ["delta", "attention"], "windows": [0, 9]}
+KINDS = ("delta", "mamba2")
 
 
 @pytest.mark.slow
-def test_a_long_text_has_one_state_however_it_was_read() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_text_has_one_state_however_it_was_read(kind: str) -> None:
     """In slices, token by token, and in trees most of whose nodes are dropped."""
-    model = build(SMALL, random_tensors(SMALL))
-    ids = np.random.default_rng(5).integers(0, SMALL["n_vocab"], 5000).tolist()
+    small = VARIANTS[kind] | {"n_ctx": 6000, "n_layer": 2, "mixers": [kind, "attention"], "windows": [0, 9]}
+    model = build(small, random_tensors(small))
+    ids = np.random.default_rng(5).integers(0, small["n_vocab"], 5000).tolist()
     in_slices, alone, in_trees = (decoder_of(model, max_nodes=24) for _ in range(3))
     in_slices.prefill(ids[:4990])
     for token in ids[:4990]:
         alone.forward([token], [-1])
         alone.keep([0])
-    for _, tokens, parents, path in trees_along(ids[:4990], SMALL["n_vocab"]):
+    for _, tokens, parents, path in trees_along(ids[:4990], small["n_vocab"]):
         in_trees.forward(tokens, parents)
         in_trees.keep(path)
     for token in ids[in_trees.n_committed : 4990]:
@@ -107,10 +145,11 @@ def test_a_long_text_has_one_state_however_it_was_read() -> None:
     assert np.array_equal(in_trees.forward(*rest), expected)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("reach", "width"), [(60, 60), (3, 60), (60, 4), (1, 60)])
-def test_nodes_of_trees_have_the_bits_of_their_paths(reach: int, width: int) -> None:
-    """Random, deep and wide trees and a chain: tiles of inner nodes are kept, shared and overwritten."""
-    config = VARIANTS["delta"]
+def test_nodes_of_trees_have_the_bits_of_their_paths(reach: int, width: int, kind: str) -> None:
+    """Random, deep and wide trees and a chain: tiles of nodes on the way are kept, shared and overwritten."""
+    config = VARIANTS[kind]
     model, rng = build(config, random_tensors(config)), np.random.default_rng(reach)
     decoder, text = decoder_of(model, max_nodes=60, n_threads=2), rng.integers(0, 101, 9).tolist()
     decoder.prefill(text)
@@ -154,8 +193,9 @@ def test_heads_whose_dimensions_overflow_are_refused(mixers: list[str], kind: st
         build(VARIANTS["delta"] | sizes, {})
 
 
-def test_cached_texts_have_no_log() -> None:
-    config = VARIANTS["delta"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_texts_have_no_log(kind: str) -> None:
+    config = VARIANTS[kind]
     model, n_bytes = build(config, random_tensors(config)), []
     draft = build(config, random_tensors(config))
     for gamma in (1, 15):
@@ -165,6 +205,11 @@ def test_cached_texts_have_no_log() -> None:
         assert session.cached_size(0) == (text.tokens.tolist(), None, text.n_bytes, text.n_low)
         n_bytes.append(text.n_bytes)
     assert n_bytes[0] == n_bytes[1]
+
+
+def test_groups_of_norms_divide_the_values() -> None:
+    with pytest.raises(ValueError, match="n_mixer_norm_groups is 3, expected 0 or a divisor of .*, 128"):
+        build(VARIANTS["mamba2"] | {"n_mixer_norm_groups": 3}, {})
 
 
 @pytest.mark.slow

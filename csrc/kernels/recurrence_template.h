@@ -55,9 +55,9 @@ static float NAME(unit_length)(int n, float* query, float* key) {
 
 /* n_halves halves of the columns, from the first. n_halves, `some` (updates: 0, 1, or 2 for any number) and
  * `reads` (0: there is no row; 1: of Mamba-2; 2: of the delta rule) are constant where this is inlined. */
-INLINE void delta_columns(const int n_halves, const int some, const int reads, int n_key, const float* from,
-                          float* to, int n_updates, const sd_delta_update* updates, int first,
-                          const sd_delta_row* row) {
+INLINE void recurrent_columns(const int n_halves, const int some, const int reads, int n_key,
+                              const float* from, float* to, int n_updates, const sd_recurrent_update* updates,
+                              int first, const sd_recurrent_row* row) {
     vec remembered[2], read[2], delta[2];
     vec decay = v_set1(some == 1 ? updates->decay : 0.0f);
     FOR_HALVES {
@@ -99,26 +99,26 @@ INLINE void delta_columns(const int n_halves, const int some, const int reads, i
 }
 
 /* Where a half takes several registers, the halves of the columns follow each other. */
-#define DELTA_HALVES (MAX_ROWS_WIDE > 2 ? 2 : 1)
+#define STATE_HALVES (MAX_ROWS_WIDE > 2 ? 2 : 1)
 
-INLINE void delta_rows(const int reads, int n_key, const float* from, float* to, int n_updates,
-                       const sd_delta_update* updates, const sd_delta_row* row) {
-    for (int first = 0; first < SD_PANEL; first += DELTA_HALVES * SD_LANES) {
+INLINE void recurrent_rows(const int reads, int n_key, const float* from, float* to, int n_updates,
+                           const sd_recurrent_update* updates, const sd_recurrent_row* row) {
+    for (int first = 0; first < SD_PANEL; first += STATE_HALVES * SD_LANES) {
         if (n_updates == 0)
-            delta_columns(DELTA_HALVES, 0, reads, n_key, from, to, 0, updates, first, row);
+            recurrent_columns(STATE_HALVES, 0, reads, n_key, from, to, 0, updates, first, row);
         else if (n_updates == 1)
-            delta_columns(DELTA_HALVES, 1, reads, n_key, from, to, 1, updates, first, row);
+            recurrent_columns(STATE_HALVES, 1, reads, n_key, from, to, 1, updates, first, row);
         else
-            delta_columns(DELTA_HALVES, 2, reads, n_key, from, to, n_updates, updates, first, row);
+            recurrent_columns(STATE_HALVES, 2, reads, n_key, from, to, n_updates, updates, first, row);
     }
 }
 
-static void NAME(delta_step)(int n_key, const float* from, float* to, int n_updates,
-                             const sd_delta_update* updates, const sd_delta_row* row) {
+static void NAME(recurrent_step)(int n_key, const float* from, float* to, int n_updates,
+                                 const sd_recurrent_update* updates, const sd_recurrent_row* row) {
     if (row == NULL)
-        delta_rows(0, n_key, from, to, n_updates, updates, row);
+        recurrent_rows(0, n_key, from, to, n_updates, updates, row);
     else if (row->corrects)
-        delta_rows(2, n_key, from, to, n_updates, updates, row);
+        recurrent_rows(2, n_key, from, to, n_updates, updates, row);
     else
-        delta_rows(1, n_key, from, to, n_updates, updates, row);
+        recurrent_rows(1, n_key, from, to, n_updates, updates, row);
 }

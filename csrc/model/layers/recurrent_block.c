@@ -12,7 +12,7 @@ typedef struct block {
     sd_pass* pass;
     int layer;
     sd_mixer mixer;
-    sd_delta_columns at;
+    sd_recurrent_columns at;
 } block;
 
 /* A branch of the pass and its rows, from `row` of the workspace on. */
@@ -78,13 +78,13 @@ static void scale_rows(void* argument, int thread, int row, int end) {
 
 /* ---- the recurrence, by units */
 
-static sd_delta_row row_of(const block* b, ptrdiff_t row, int unit, float* delta) {
+static sd_recurrent_row row_of(const block* b, ptrdiff_t row, int unit, float* delta) {
     const sd_workspace* w = b->pass->w;
     const sd_mixer_sizes* sizes = &w->model->config.mixers;
     int head = sd_head_of_unit(sizes, unit), key_head = sd_key_head(sizes, head);
     const float* skip = w->model->layers[b->layer].mixer_skip;
     const float *query = w->convolved + row * b->at.n_channels, *rates = w->rates + row * w->ld_rates;
-    return SD_MAKE(sd_delta_row, .query = query + key_head * sizes->d_key,
+    return SD_MAKE(sd_recurrent_row, .query = query + key_head * sizes->d_key,
                    .key = query + b->at.n_keys + key_head * sizes->d_key,
                    .value = query + 2 * b->at.n_keys + unit * SD_PANEL,
                    .product = w->products[row * sizes->n_key_head + key_head],
@@ -93,27 +93,27 @@ static sd_delta_row row_of(const block* b, ptrdiff_t row, int unit, float* delta
                    .delta = delta, .out = w->attended + row * b->at.n_values + unit * SD_PANEL);
 }
 
-static sd_delta_update update_of_row(const sd_delta_row* row) {
-    return (sd_delta_update){.key = row->key, .delta = row->delta, .decay = row->decay};
+static sd_recurrent_update update_of_row(const sd_recurrent_row* row) {
+    return (sd_recurrent_update){.key = row->key, .delta = row->delta, .decay = row->decay};
 }
 
 /* The row of a pending node. Its update goes to the log. */
-static sd_delta_row row_of_node(const block* b, const nodes* of, int node, int unit) {
+static sd_recurrent_row row_of_node(const block* b, const nodes* of, int node, int unit) {
     float* delta = sd_layer_state_delta(of->state, of->cache->n_committed + node, unit);
     return row_of(b, of->row + node - of->first_new, unit, delta);
 }
 
 /* New nodes are not in the log yet, except for their deltas: older entries may be needed until all units are
  * done. */
-static sd_delta_update update_of_node(const block* b, const nodes* of, int node, int unit) {
+static sd_recurrent_update update_of_node(const block* b, const nodes* of, int node, int unit) {
     if (node < of->first_new) return sd_layer_state_update(of->state, of->cache->n_committed + node, unit);
-    const sd_delta_row row = row_of_node(b, of, node, unit);
+    const sd_recurrent_row row = row_of_node(b, of, node, unit);
     return update_of_row(&row);
 }
 
 /* Update the tile of a unit up to the rows that the pass commits, and compute `row` from it unless it is
  * NULL. */
-static void walk_text(const block* b, const nodes* of, int unit, const sd_delta_row* row) {
+static void walk_text(const block* b, const nodes* of, int unit, const sd_recurrent_row* row) {
     const sd_layer_state* state = of->state;
     int n_commit = of->branch->n_commit, n = of->cache->n_committed;
     float *tile = sd_layer_state_tile(state, unit), deltas[2][SD_PANEL];
@@ -122,12 +122,13 @@ static void walk_text(const block* b, const nodes* of, int unit, const sd_delta_
         state->n_folded[unit] = n;
         return;
     }
-    sd_delta_row here = row_of(b, of->row, unit, deltas[0]);
+    sd_recurrent_row here = row_of(b, of->row, unit, deltas[0]);
     sd_layer_state_fold(state, unit, n, tile, &here);
     for (int i = 1; i <= n_commit; i++) {
-        const sd_delta_update update = update_of_row(&here);
+        const sd_recurrent_update update = update_of_row(&here);
         if (i < n_commit) here = row_of(b, of->row + i, unit, deltas[i % 2]);
-        sd_kernels_get()->delta_step(state->sizes->d_key, tile, tile, 1, &update, i < n_commit ? &here : row);
+        sd_kernels_get()->recurrent_step(state->sizes->d_key, tile, tile, 1, &update,
+                                         i < n_commit ? &here : row);
     }
     state->n_folded[unit] = n + n_commit;
 }
@@ -138,8 +139,8 @@ static void walk_unit(const block* b, const nodes* of, int unit, int thread) {
     const sd_walk_step *step = walk->steps, *end = step + walk->n_steps;
     float *text = sd_layer_state_tile(of->state, unit), *scratch = b->pass->w->tiles[thread];
     ptrdiff_t size = (ptrdiff_t)of->state->sizes->d_key * SD_PANEL;
-    sd_delta_update updates[SD_MOST_UPDATES];
-    sd_delta_row row;
+    sd_recurrent_update updates[SD_MOST_UPDATES];
+    sd_recurrent_row row;
     int at_text = step < end && step->from == SD_TILE_TEXT && step->n_updates == 0;
     if (at_text) row = row_of_node(b, of, step->node, unit);
     walk_text(b, of, unit, at_text ? &row : NULL);
@@ -147,10 +148,10 @@ static void walk_unit(const block* b, const nodes* of, int unit, int thread) {
         for (int i = 0; i < step->n_updates; i++)
             updates[i] = update_of_node(b, of, walk->updates[step->first_update + i], unit);
         if (step->node >= 0) row = row_of_node(b, of, step->node, unit);
-        sd_kernels_get()->delta_step(of->state->sizes->d_key,
-                                     step->from == SD_TILE_TEXT ? text : scratch + step->from * size,
-                                     step->to == SD_TILE_NONE ? NULL : scratch + step->to * size,
-                                     step->n_updates, updates, step->node >= 0 ? &row : NULL);
+        sd_kernels_get()->recurrent_step(of->state->sizes->d_key,
+                                         step->from == SD_TILE_TEXT ? text : scratch + step->from * size,
+                                         step->to == SD_TILE_NONE ? NULL : scratch + step->to * size,
+                                         step->n_updates, updates, step->node >= 0 ? &row : NULL);
     }
 }
 
@@ -198,11 +199,11 @@ static void finish_rows(void* argument, int thread, int row, int end) {
     }
 }
 
-void sd_delta_block_run(sd_pass* pass, int i, const void* input) {
+void sd_recurrent_block_run(sd_pass* pass, int i, const void* input) {
     const sd_workspace* w = pass->w;
     const sd_layer* layer = &w->model->layers[i];
     sd_mixer mixer = w->model->config.layers[i].mixer;
-    block b = {pass, i, mixer, sd_delta_columns_of(&w->model->config.mixers, mixer)};
+    block b = {pass, i, mixer, sd_recurrent_columns_of(&w->model->config.mixers, mixer)};
     double n_multiplications = 4.0 * pass->n_rows * b.at.n_values * w->model->config.mixers.d_key;
     sd_pass_project(pass, &layer->qkv, NULL, input);
     project_rates(&b);
