@@ -62,7 +62,7 @@ _ALIASES: Final[Mapping[str, str]] = {
 # Reasons for known but unsupported architectures, by prefixes of their names.
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has unsupported recurrent layers": (
-        "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "Bamba", "RecurrentGemma", "Rwkv", "NemotronH",
+        "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "RecurrentGemma", "Rwkv", "NemotronH",
         "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (

@@ -1,4 +1,4 @@
-"""Hybrids of attention and Mamba-2: Granite 4.
+"""Hybrids of attention and Mamba-2: Granite 4 and Bamba.
 
 Files call the values of Mamba-2 x, the keys B and the queries C. The core has them in the order C, B, x.
 """
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from specdec.models.families.config_reader import ConfigReader, Rotation
-from specdec.models.families.family import Config, Either, Family, Named, Shape, absent, halves
+from specdec.models.families.family import Config, Either, Family, Named, Shape, absent, halves, named
 from specdec.models.families.hybrid import Rate, Rows, convolution, projections
-from specdec.models.families.llama import granite
+from specdec.models.families.llama import LLAMA, granite, llama_like
 from specdec.models.families.moe import GRANITE, SHARED, mixture
 
 _LAYER = "model.layers.{i}"
@@ -150,6 +150,25 @@ def _granite(reader: ConfigReader) -> dict[str, Any]:
     return granite(reader, sizes, turning=turning, **switches)
 
 
+def _bamba(reader: ConfigReader) -> dict[str, Any]:
+    """Read Bamba: Llama's block with Mamba-2 in most layers; rotary positions in half of each head."""
+    fields, sizes = reader.fields, reader.sizes(absent_kv_head=8)
+    n_layer = sizes["n_layer"]
+    fields.require("attn_rotary_emb", sizes["d_head"] // 2, because="half of each head has positions")
+    attending: list[int] = []
+    if fields.raw("attn_layer_indices") is not None:
+        attending = fields.integers("attn_layer_indices", maximum=n_layer - 1)
+    return llama_like(
+        reader, sizes=sizes, norm_eps=1e-5, bias=False, mlp_bias=fields.boolean("mlp_bias", default=False),
+        turning=(reader.rotation(sizes["d_head"], partial=True, fraction=0.5),),
+        mixers=["attention" if i in attending else "mamba2" for i in range(n_layer)], **_mamba(reader),
+    )  # fmt: skip
+
+
+_BAMBA = LLAMA | mamba_of(f"{_LAYER}.mamba") | named(
+    _LAYER, output_norm="model.final_layernorm", mlp_norm=".pre_ff_layernorm",
+    mlp_gate=".feed_forward.gate_proj", mlp_up=".feed_forward.up_proj", mlp_down=".feed_forward.down_proj",
+)  # fmt: skip
 _GRANITE: dict[str, Named | Either] = {
     **GRANITE,
     **halves(f"{SHARED}.input_linear"),
@@ -161,5 +180,9 @@ FAMILIES = {
     "GraniteMoeHybridForCausalLM": Family(
         _granite, _GRANITE, "granitemoehybrid", absent(4096, 11008, 32, 32, 32000, 2048),
         harmless=("init_method", "mamba_chunk_size", "normalization_function"),
+    ),
+    "BambaForCausalLM": Family(
+        _bamba, _BAMBA, "bamba", absent(4096, 14336, 32, 32, 128_000, 262_144),
+        harmless=("mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"),
     ),
 }  # fmt: skip
