@@ -100,6 +100,7 @@ NOT_LINEAR = {
     "GraniteMoeSharedForCausalLM": "does not have one row per output",
     "GraniteMoeSWAForCausalLM": "does not have one row per output",
     "GraniteMoeHybridForCausalLM": "does not have one row per output",
+    "BambaForCausalLM": "has rows that stay in f32",
 }
 NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]]
 

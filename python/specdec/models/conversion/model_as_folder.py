@@ -243,6 +243,8 @@ def _types_of_codes(
     plain = "BF16" if checkpoint.dtype == "bf16" else "F32"
     held = {} if checkpoint.stored is None else checkpoint.stored.blocks
     head = FAMILIES[checkpoint.architecture].head + ".weight"
+    others = [source for source in sources if len(source.shape) == 2 and not is_matrix(source)]
+    in_f32 = {name for source in others for name in source.stored}
     for source in sources:
         if not is_matrix(source):
             continue
@@ -252,11 +254,17 @@ def _types_of_codes(
             types[name] = "F32" if source.canonical in held else "BF16"
         elif source.canonical.startswith("feature_projection") and source.entry.moves_inputs:
             types[name] = plain
-        elif not of_codes.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
+        elif (
+            name in in_f32
+            or not of_codes.entry.keeps_rows
+            or len(shapes[name]) != 2
+            or not name.endswith(".weight")
+        ):
+            why = "has rows that stay in f32" if name in in_f32 else "does not have one row per output"
             raise UnsupportedModelError(
                 f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a quantized folder: "
-                f"tensor '{name}' does not have one row per output of a linear layer; expected out to "
-                f"end in .specdec (type int8 or int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
+                f"tensor '{name}' {why} of a linear layer; expected out to end in .specdec (type int8 or "
+                f"int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
             )
         else:
             types[name] = plain if of_codes.stored_shapes[0][1] % _BLOCK else codes
