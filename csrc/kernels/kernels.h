@@ -214,9 +214,9 @@ typedef struct sd_kernels {
     /* Scale a query and a key [n] f32, in place: x / sqrt(Σ x² + 1e-6), and the query by 1 / sqrt(n) in the
      * same factor. Returns the sum of their products, each by a fused multiply-add; all sums in lanes. */
     float (*unit_length)(int n, float* query, float* key);
-    /* One step of a recurrence (docs/NUMERICS.md) on a tile of a state, S [n_key, SD_PANEL]: apply the updates
-     * of n_updates tokens in order to `from`, store the result in `to` unless it is NULL, and compute `row`
-     * from it unless that is NULL:
+    /* One step of a recurrence (docs/NUMERICS.md) on a tile of a state, S [n_key, SD_PANEL]: apply the
+     * updates of n_updates tokens in order to `from`, store the result in `to` unless it is NULL, and compute
+     * `row` from it unless that is NULL:
      *   delta[j] = (value[j] − decay · Σ_i S[i, j] key[i]) · beta, or value[j] · beta in Mamba-2
      *   out[j] = fma(product, delta[j], decay · Σ_i S[i, j] query[i])
      *   out[j] = fma(skip, value[j], out[j]) in Mamba-2

@@ -16,8 +16,8 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input);
 /* The same for the gated short convolution (convolution.c), whose inputs go to the caches of the branches. */
 void sd_convolution_block_run(sd_pass* pass, int i, const void* input);
 
-/* The same for the gated delta rule and Mamba-2 (recurrent_block.c): convolution inputs and log go to the caches,
- * whose tiles are updated. */
+/* The same for the gated delta rule and Mamba-2 (recurrent_block.c): convolution inputs and log go to the
+ * caches, whose tiles are updated. */
 void sd_recurrent_block_run(sd_pass* pass, int i, const void* input);
 
 /* The same for attention to the sources of the branches' caches. */

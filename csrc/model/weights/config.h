@@ -121,8 +121,8 @@ typedef struct sd_mixer_sizes {
     int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
-    /* Of recurrent layers. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th one
-     * or, if grouped, consecutive ones; d_value is a multiple of SD_PANEL. Mamba-2 calls the keys B, the
+    /* Of recurrent layers. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th
+     * one or, if grouped, consecutive ones; d_value is a multiple of SD_PANEL. Mamba-2 calls the keys B, the
      * queries C, the values x */
     int n_key_head, n_value_head, d_key, d_value, grouped;
     /* Of Mamba-2: groups of values that are normalized together, 0: none are; before the gate or after it */

@@ -127,7 +127,7 @@ def _without_limit(reader: ConfigReader) -> None:
 
 
 def _granite(reader: ConfigReader) -> dict[str, Any]:
-    """Read Granite's block with Mamba-2 in some layers, and a shared MLP beside the experts, if any."""
+    """Read Granite's block with Mamba-2 in some layers, and a shared MLP next to experts, if any."""
     fields, sizes = reader.fields, reader.sizes()
     n_layer, turning = sizes["n_layer"], None
     names = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "attention"}
