@@ -86,6 +86,15 @@ def test_chats_that_drop_old_thinking(kind: str, make_llama: Any) -> None:
     assert len(cache) == n_texts  # the longer text replaces the one that it continues
 
 
+def test_a_document_read_alone(models: tuple[specdec.Model, specdec.Model]) -> None:
+    """Its end is a snapshot of every text that begins with it."""
+    target, draft = models
+    cache, document = PromptCache(), ids_of(500)
+    ask(target, None, document, cache, max_new_tokens=1)
+    for seed in range(3):
+        assert ask(target, draft, [*document, *ids_of(150, seed)], cache).n_cached_tokens >= len(document)
+
+
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 def test_samples_of_a_prompt(

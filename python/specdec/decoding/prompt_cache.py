@@ -82,6 +82,9 @@ class PromptCache:
     16)``. Drafts that read the target's hidden states (`drafts.DecodingHeads`) store them with the texts, 4
     bytes per number; texts from calls without such a draft are processed again.
 
+    To share a document, generate from it alone first, with ``max_new_tokens=1``: prompts that begin with it
+    then start at its end.
+
     The least recently used texts are dropped when the total exceeds `max_bytes`. A text that continues
     another replaces it. One cache may serve several models and threads. Pickles and copies are empty caches
     of the same size.
