@@ -303,13 +303,15 @@ INLINE int put_lanes(const sd_number number, const sd_format format, const int n
 
 /* ------------------------------------------------------------------------- a function for each type */
 
-#define DEFINE_BLOCK(number, format, n_blocks)                                                         \
+#define DEFINE_PUT(number, format, n_blocks)                              \
+    static int NAME(put_##number)(const uint32_t* words, uint8_t* part) { \
+        return put_lanes(number, format, n_blocks, words, part);          \
+    }
+#define DEFINE_READ(number, format, n_blocks)                                                          \
     static void NAME(read_##number)(const uint32_t* words, int i, float* out) {                        \
         BLOCKS_UNROLL for (int b = 0; b < n_blocks; b++) if (b == i) values_of(number, words, b, out); \
-    }                                                                                                  \
-    static int NAME(put_##number)(const uint32_t* words, uint8_t* part) {                              \
-        return put_lanes(number, format, n_blocks, words, part);                                       \
     }
-SD_BLOCK_NUMBERS(DEFINE_BLOCK)
-#define READ_ENTRY(number, format, n_blocks) [number] = NAME(read_##number),
-#define PUT_ENTRY(number, format, n_blocks) [number] = NAME(put_##number),
+SD_BLOCK_NUMBERS(DEFINE_PUT)
+#if READ_BLOCKS
+SD_BLOCK_NUMBERS(DEFINE_READ)
+#endif

@@ -89,10 +89,13 @@ static int all_tables(const sd_kernels** tables) {
     const set sets[] = {
         {"amx",
          dots && pairs && bytes && may_use_tiles(),
-         {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512, sdk_tiles_amx}},
-        {"avx512", dots && pairs, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512}},
-        {"avx512vnni", dots, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512}},
-        {"avx512f", avx512, {sdk_floats_avx512, sdk_loading_avx512, sdk_dots_avx512f}},
+         {sdk_floats_avx512, sdk_loading_avx2, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512,
+          sdk_tiles_amx}},
+        {"avx512",
+         dots && pairs,
+         {sdk_floats_avx512, sdk_loading_avx2, sdk_loading_avx512, sdk_dots_avx512, sdk_pairs_avx512}},
+        {"avx512vnni", dots, {sdk_floats_avx512, sdk_loading_avx2, sdk_loading_avx512, sdk_dots_avx512}},
+        {"avx512f", avx512, {sdk_floats_avx512, sdk_loading_avx2, sdk_loading_avx512, sdk_dots_avx512f}},
         {"avxvnni", avx2 && has_avxvnni(), {sdk_floats_avx2, sdk_loading_avx2, sdk_dots_avxvnni}},
         {"avx2", avx2, {sdk_floats_avx2, sdk_loading_avx2, sdk_dots_avx2}},
 #elif defined(__aarch64__)

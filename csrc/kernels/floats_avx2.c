@@ -1,4 +1,4 @@
-/* Kernels on floats, in AVX2 with FMA and F16C. */
+/* Kernels on floats and for loading, in AVX2 with FMA and F16C. */
 #include "parts.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -7,4 +7,6 @@
 #include "avx2_template.h"
 
 #include "floats_template.h"
+
+#include "loading_template.h"
 #endif

@@ -158,18 +158,37 @@ INLINE void round_block(const sd_coded coded, const sd_unpacked* part, int b, ui
     }
 }
 
+/* A function for each formula of codes, named after one format that uses it. */
+typedef void (*round_fn)(const sd_unpacked* part, int b, uint16_t* chunk);
+#define DEFINE_ROUND(format)                                                      \
+    static void round_##format(const sd_unpacked* part, int b, uint16_t* chunk) { \
+        round_block(sd_coded_of(SD_FORMAT_##format), part, b, chunk);             \
+    }
+DEFINE_ROUND(Q4_K)
+DEFINE_ROUND(Q6_K)
+DEFINE_ROUND(Q2_K)
+DEFINE_ROUND(IQ4_NL)
+
+INLINE round_fn round_of(const sd_format format) {
+    const sd_coded coded = sd_coded_of(format);
+    if (coded.offset == 128) return round_IQ4_NL;
+    if (coded.offset == 32) return round_Q6_K;
+    return coded.n_halves == 2 ? round_Q2_K : round_Q4_K;
+}
+
 /* Multiply all rows with a panel in a coded format. Its weights are rounded without flushing subnormals. */
-INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float* x, const char* panel,
-                                 int n_in, float* y, ptrdiff_t ldy) {
+static void NAME(multiply_coded_tiles)(const sd_format format, int n_rows, const float* x, const char* panel,
+                                       int n_in, float* y, ptrdiff_t ldy) {
     const size_t bytes = sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);
     const int n_blocks = (int)sd_blocks((size_t)n_in);
+    const round_fn convert = round_of(format);
     sd_unpacked part;
     uint16_t chunk[SD_BLOCK * SD_PANEL];
     for (int first = 0; first < n_blocks; first += SD_PART_BLOCKS, panel += bytes) {
         int n = n_blocks - first < SD_PART_BLOCKS ? n_blocks - first : SD_PART_BLOCKS;
         UNPACK[format](panel, n, &part);
         for (int b = 0; b < n; b++, x += (ptrdiff_t)n_rows * SD_BLOCK) {
-            round_block(sd_coded_of(format), &part, b, chunk);
+            convert(&part, b, chunk);
             FLUSHED(multiply_chunk(n_rows, x, chunk, SD_BLOCK / 2, first + b > 0, y, ldy));
         }
     }
@@ -180,6 +199,6 @@ INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float
                                    float* y, ptrdiff_t ldy) {                                             \
         const char* panel = panels;                                                                       \
         for (int p = 0; p < n_panels; p++, panel += sd_panel_bytes(format, (size_t)n_in))                 \
-            multiply_coded_tiles(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy);       \
+            NAME(multiply_coded_tiles)(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy); \
     }
 SD_CODED_FORMATS(DEFINE_CODED_TILES)
