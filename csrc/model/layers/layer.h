@@ -4,8 +4,8 @@
 #include "pass.h"
 #include "workspace.h"
 
-/* Run the rows of a pass through layer i, except what is skipped (workspace.h); its scale is if
- * both halves are. */
+/* Run the rows of a pass through layer i, except what is skipped (workspace.h). The scale
+ * is skipped with both halves. */
 void sd_layer_run(sd_pass* pass, int i, unsigned skipped);
 
 /* Project the input, attend, project back and add to the residual stream. Keys and values go to the caches of

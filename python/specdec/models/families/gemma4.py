@@ -82,7 +82,7 @@ def _experts(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _without_shared_layers(reader: ConfigReader) -> None:
-    """Refuse what only Gemma 4 E2B and E4B have."""
+    """Refuse features that only Gemma 4 E2B and E4B have."""
     fields = reader.fields
     fields.require("num_kv_shared_layers", 0, because="each layer has keys and values of its own")
     if fields.raw("hidden_size_per_layer_input"):

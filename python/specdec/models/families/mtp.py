@@ -28,7 +28,7 @@ ERNIE: Final = MtpLayout(
     _NEXTN, "model.mtp_block.0.", "model.mtp_emb_norm.0", "model.mtp_hidden_norm.0",
     "model.mtp_linear_proj.0", "model.norm", root="model.mtp_", dense=True,
 )  # fmt: skip
-"""Whose last norm is the target's."""
+"""Layouts whose last norm is the target's."""
 DEEPSEEK: Final = MtpLayout(
     _NEXTN, "model.layers.{n}.", ".enorm", ".hnorm", ".eh_proj", ".shared_head.norm",
     copies=(".embed_tokens.weight", ".shared_head.head.weight"),
