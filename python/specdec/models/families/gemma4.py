@@ -15,7 +15,7 @@ from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
 
-_TENSORS = LLAMA | named(
+_TENSORS: dict[str, Named | Either] = LLAMA | named(
     _LAYER, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
     mlp_post_norm=".post_feedforward_layernorm", layer_scale=".layer_scalar",
     dense_post_norm=".post_feedforward_layernorm_1", experts_norm=".pre_feedforward_layernorm_2",
