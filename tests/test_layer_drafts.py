@@ -66,12 +66,16 @@ def cut(config: dict[str, Any], tensors: Tensors, n_layer: int, **formats: str) 
     config = config | {"n_layer": n_layer}
     by_layer = [
         "n_heads", "n_kv_heads", "d_heads", "windows", "rotations", "score_scales", "mixtures",
-        "values_from_keys",
+        "values_from_keys", "d_ffs", "kv_layers",
     ]  # fmt: skip
     for name in [*by_layer, "mixers"]:
         config[name] = list(config.get(name, ()))[:n_layer]
     gone = tuple(f"layers.{i}." for i in range(n_layer, N_LAYER))
-    return build(config, {name: t for name, t in tensors.items() if not name.startswith(gone)}, **formats)
+    held = {name: t for name, t in tensors.items() if not name.startswith(gone)}
+    if width := n_layer * config.get("d_per_layer", 0):
+        held["per_layer_embedding"] = held["per_layer_embedding"][:, :width]
+        held["per_layer_projection.weight"] = held["per_layer_projection.weight"][:width]
+    return build(config, held, **formats)
 
 
 @pytest.mark.grid
@@ -178,6 +182,27 @@ def test_repr() -> None:
     assert repr(EarlyExit(2)) == "specdec.drafts.EarlyExit(2)"
     assert repr(SkipLayers([3, 1, 3], [2])) == "specdec.drafts.SkipLayers(attn=[1, 3], mlp=[2])"
     assert SkipLayers([1]) == SkipLayers(attn=(1,)) != SkipLayers(mlp=[1])
+
+
+@needs_hooks
+def test_layers_that_share_skipped_keys_are_skipped() -> None:
+    config = VARIANTS["shared-keys-per-layer-embeddings"]
+    target = build(config, lively(config))
+    first, both = (rounds(target, skipping(attn)) for attn in ((0,), (0, 2)))
+    assert any(record["tokens"] for record in first) and len(first) == len(both)
+    for one, other in zip(first, both, strict=True):
+        assert one["tokens"] == other["tokens"]
+        np.testing.assert_array_equal(one["draft_probs"], other["draft_probs"])
+
+
+@needs_hooks
+def test_prompts_end_in_the_last_layer_with_keys() -> None:
+    """Later layers run for the last token alone."""
+    config = LLAMA | {"kv_layers": [0, 0, 0]}
+    target, prompt = build(config, random_tensors(config)), list(range(40))
+    with counted_work() as work:
+        canonical.run_session(target, None, [prompt], max_new_tokens=1)
+    assert work.blocks == 2 * 3  # the prompt's other tokens only store keys and values in layer 0
 
 
 @needs_hooks

@@ -41,7 +41,7 @@ def logits_after(
     more = dict(tensors) | {
         "token_embedding": np.concatenate([tensors["token_embedding"], embeddings / scale])
     }
-    for name in ("head", "head_bias"):
+    for name in ("head", "head_bias", "per_layer_embedding"):
         if name in tensors:
             rows = np.zeros((n_tokens, *tensors[name].shape[1:]), np.float32)
             more[name] = np.concatenate([tensors[name], rows])

@@ -63,7 +63,7 @@ typedef struct field {
 static const field FIELDS[] = {
     {"n_vocab", INT, 1, AT(n_vocab), {0}}, {"n_ctx", INT, 1, AT(n_ctx), {0}},
     {"n_layer", INT, 1, AT(n_layer), {0}}, {"d_model", INT, 1, AT(d_model), {0}},
-    {"d_ff", INT, 1, AT(d_ff), {0}}, {"gated", FLAG, 1, AT(gated), {0}}, {"tied", FLAG, 1, AT(tied), {0}},
+    {"d_per_layer", INT, 0, AT(d_per_layer), {0}}, {"gated", FLAG, 1, AT(gated), {0}}, {"tied", FLAG, 1, AT(tied), {0}},
     {"qkv_bias", FLAG, 1, AT(qkv_bias), {0}}, {"out_bias", FLAG, 1, AT(out_bias), {0}},
     {"mlp_bias", FLAG, 1, AT(mlp_bias), {0}}, {"norm_eps", FLOAT, 1, AT(norm_eps), {0}},
     {"norm_weight", FLAG, 0, AT(norm_weight), {0}}, {"norm_bias", FLAG, 0, AT(norm_bias), {0}},
@@ -202,13 +202,11 @@ static const struct {
     const char* of_each;
 } LAYER_FIELDS[] = {
 #define LAYER(name, member, of_each) {{name, INT, 1, offsetof(sd_layer_config, member), {0}}, of_each}
-    LAYER("n_head", n_head, "n_heads"),
-    LAYER("n_kv_head", n_kv_head, "n_kv_heads"),
-    LAYER("d_head", d_head, "d_heads"),
-    LAYER("sliding_window", window, "windows"),
-    LAYER(NULL, rotation, "rotations"),
-    LAYER(NULL, mixture, "mixtures"),
-    LAYER(NULL, values_from_keys, "values_from_keys"),
+    LAYER("n_head", n_head, "n_heads"),         LAYER("n_kv_head", n_kv_head, "n_kv_heads"),
+    LAYER("d_head", d_head, "d_heads"),         LAYER("d_ff", d_ff, "d_ffs"),
+    LAYER("sliding_window", window, "windows"), LAYER(NULL, rotation, "rotations"),
+    LAYER(NULL, mixture, "mixtures"),           LAYER(NULL, values_from_keys, "values_from_keys"),
+    LAYER(NULL, kv_layer, "kv_layers"),
 };
 
 /* The mixer of each layer, by name; attention without the list. */
@@ -230,7 +228,7 @@ static int mixers_from(PyObject* dict, const sd_config* c, sd_layer_config* laye
     return result;
 }
 
-/* Defaults of each layer: the first rotation, experts if the model has any, 1 / √d_head. */
+/* Defaults of each layer: the first rotation, experts if the model has any, keys of its own, 1 / √d_head. */
 static int layers_from(PyObject* dict, sd_config* c) {
     const field norm = {"first_norm", FLAG, 0, 0, {0}};
     int first_norm = 1;
@@ -245,7 +243,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
     layers[0].mixture = c->experts.n > 0;
     for (size_t f = 0; f < sizeof LAYER_FIELDS / sizeof *LAYER_FIELDS; f++)
         if (LAYER_FIELDS[f].of_all.name && read_field(dict, &LAYER_FIELDS[f].of_all, layers) < 0) return -1;
-    for (int i = 1; i < c->n_layer; i++) layers[i] = layers[0];
+    for (int i = 1; i < c->n_layer; i++) layers[i] = layers[0], layers[i].kv_layer = i;
     for (size_t f = 0; f < sizeof LAYER_FIELDS / sizeof *LAYER_FIELDS; f++) {
         int32_t* numbers;
         int n;
@@ -258,6 +256,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
     if (optional_numbers(dict, "score_scales", c->n_layer, &scales, &n_scales) < 0) return -1;
     for (int i = 0; i < c->n_layer; i++) {
         layers[i].mixture = layers[i].mixture != 0;
+        layers[i].shares_kv = layers[i].kv_layer != i;
         layers[i].reads_token = i == 0 && c->features.use == SD_FEATURE_ASIDE;
         layers[i].input_norm = i > 0 || (first_norm && !layers[i].reads_token);
         layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)layers[i].d_head);

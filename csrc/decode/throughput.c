@@ -26,7 +26,7 @@ sd_expert_reads sd_expert_reads_of(const sd_config* c) {
         const sd_layer_config* layer = &c->layers[i];
         int mixture = layer->mixture;
         double heads = 2.0 * (sd_query_width(layer) + sd_key_width(layer));
-        rest += d * heads + of_width * (mixture ? e->shared_width : c->d_ff);
+        rest += d * heads + of_width * (mixture ? e->shared_width : layer->d_ff);
         if (mixture) experts += of_width * e->width * e->n_chosen;
     }
     if (experts == 0.0) return (sd_expert_reads){0};

@@ -95,6 +95,20 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "heads-by-layer-whole-norms-buckets": LLAMA
     | {"n_heads": [2, 9, 6], "n_kv_heads": [1, 3, 6], "d_heads": [24, 8, 33], "qk_norm": "whole",
        "position": "none", "relative_buckets": [0, 1, 2, 5, 20], "relative_bias_by_layer": True},
+    "shared-keys-per-layer-embeddings": LLAMA
+    | {"kv_layers": [0, 1, 0], "windows": [9, 0, 9], "d_ffs": [70, 33, 140], "d_per_layer": 12,
+       "qk_norm": "head", "v_norm": True, "norm_position": "both", "activation": "gelu_tanh",
+       "embedding_scale": 7.0},
+    "shared-keys-gates-biases": LLAMA
+    | {"kv_layers": [0, 0, 0], "n_heads": [6, 2, 4], "qk_norm": "each_head", "attn_gate": "head",
+       "qkv_bias": True, "qkv_limit": 1.5},
+    "shared-keys-whole-norms-parallel": LLAMA
+    | {"kv_layers": [0, 1, 1], "windows": [0, 40, 40], "qk_norm": "whole", "attn_gate": "whole",
+       "attn_sinks": True, "parallel": "one_norm"},
+    "shared-keys-per-layer-embeddings-delta": LLAMA
+    | {"mixers": ["delta", "attention", "attention"], "kv_layers": [0, 1, 1], "conv_width": 4,
+       "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32,
+       "norm_position": "after", "d_per_layer": 64, "activation": "relu"},
     "convolution": LLAMA
     | {"mixers": ["convolution", "attention", "convolution"], "conv_width": 3, "qk_norm": "head"},
     "convolution-wide-biases-windows": LLAMA

@@ -72,7 +72,7 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
             found["n_ctx"] = draws.one(300, 600)  # slices of a prompt
     if found.get("encoder") is not None:
         kept = found.get("switches", {})
-        found["switches"] = {name: kept[name] for name in kept if name not in ("parallel", "mixers")}
+        found["switches"] = {name: kept[name] for name in kept if name not in _NOT_BESIDE_ENCODERS}
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
@@ -92,7 +92,8 @@ def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_NOT_OF_ENCODERS = ("alibi", "windows", "head_bias", "mixers")
+_NOT_BESIDE_ENCODERS = ("parallel", "mixers", "kv_layers", "d_per_layer")
+_NOT_OF_ENCODERS = ("alibi", "windows", "head_bias", "mixers", "kv_layers", "d_per_layer")
 
 
 def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
@@ -167,10 +168,15 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
             "d_mixer_key": draws.one(1, 8, 17, 40), "d_mixer_value": draws.one(32, 64),
             "n_mixer_norm_groups": draws.one(0, 1, n_key), "mixer_norm_first": draws.chance(0.3),
         }  # fmt: skip
+    if found.get("norm_position") in ("after", "both") and model.get("family") != "gpt":
+        if found.get("norm_weight", True) and draws.chance(0.5):
+            found["d_per_layer"] = draws.one(1, 5, 32, 40)
+    if draws.chance(0.2):
+        found["d_ffs"] = draws.one(_each(n_layer, 1, 24, 33, 70))
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
         found["gated"] = draws.chance(0.5)
-    elif draws.chance(0.15):
+    elif "d_per_layer" not in found and draws.chance(0.15):
         found |= {"activation": "silu_clamped", "gated": True, "activation_limit": draws.one(0.3, 7.0)}
     elif "experts" not in model and draws.chance(0.1):
         found |= {"activation": "xielu", "gated": False}
@@ -181,7 +187,24 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
             "n_kv_heads": n_kv_heads, "n_heads": [n * draws.one(1, 2, 5) for n in n_kv_heads],
             "d_heads": [d_head + draws.one(0, 1, 9, 30) for _ in range(n_layer)],
         }  # fmt: skip
+    if draws.chance(0.3):
+        found["kv_layers"] = kv_layers = _draw_kv_layers(draws, n_layer, found)
+        if "values_from_keys" in found:
+            own = zip(found["values_from_keys"], kv_layers, strict=True)
+            found["values_from_keys"] = [copied * (kv_layer == i) for i, (copied, kv_layer) in enumerate(own)]
     return found
+
+
+def _draw_kv_layers(draws: Draws, n_layer: int, found: dict[str, Any]) -> list[int]:
+    """Draw layers whose keys and values each layer may attend to."""
+    kv_layers: list[int] = []
+    by_layer = [found[name] for name in ("mixers", "n_kv_heads", "d_heads", "windows") if name in found]
+    kinds = [tuple(values[i] for values in by_layer) for i in range(n_layer)]
+    for i in range(n_layer):
+        mixes = "mixers" in found and found["mixers"][i] != "attention"
+        sources = [j for j in range(i) if kv_layers[j] == j and kinds[j] == kinds[i] and not mixes]
+        kv_layers.append(draws.one(i, *sources) if sources and draws.chance(0.6) else i)
+    return kv_layers
 
 
 def _each(n: int, *values: Any) -> st.SearchStrategy[Any]:

@@ -46,9 +46,9 @@ static void lay_out(sd_cache* c) {
     c->states = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->states);
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* own = &config->layers[i];
-        int n_slots = slots_of_layer(c, i), n_kv_head = sd_attends(own) ? own->n_kv_head : 0;
-        sd_key_values kv =
-            sd_key_values_take(&c->arena, c->model->numbers.cache, n_kv_head, own->d_head, n_slots);
+        int n_slots = slots_of_layer(c, i), stores = sd_attends(own) && !own->shares_kv;
+        sd_key_values kv = sd_key_values_take(&c->arena, c->model->numbers.cache, stores ? own->n_kv_head : 0,
+                                              own->d_head, n_slots);
         sd_layer_state state = sd_layer_state_take(&c->arena, config, i, c->n_tree);
         if (c->layers) c->layers[i] = kv, c->states[i] = state;
         if (sd_attends(own) && n_slots < c->n_window_slots) c->n_window_slots = n_slots;

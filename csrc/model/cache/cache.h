@@ -71,7 +71,8 @@ typedef struct sd_cache {
     int32_t* tokens;  /* [n_slots] the token of each slot in use. */
     int32_t* parents; /* [n_slots] parents of the pending nodes; -1: the last committed token. */
     int32_t* depths;  /* [n_slots] depths of the pending nodes; 0 where the parent is -1. */
-    /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. */
+    /* [n_layer] keys (rotated) and values; a layer's slots are those of the cache, or fewer. Empty in layers
+     * that attend to those of another (sd_cache_keys). */
     sd_key_values* layers;
     sd_layer_state* states; /* [n_layer] of the layers without attention */
     sd_snapshots snapshots; /* of the states, if there are layers without attention */
@@ -87,6 +88,11 @@ typedef struct sd_cache {
     sd_captures captures;
     float* captured;
 } sd_cache;
+
+/* The keys and values that rows of a layer attend to; borrowed. */
+static inline const sd_key_values* sd_cache_keys(const sd_cache* cache, int layer) {
+    return &cache->layers[cache->model->config.layers[layer].kv_layer];
+}
 
 /* The first of the fewest, evenly sized shares of n > 0 that have at most `most` each. */
 static inline int sd_even_share(long n, int most) {

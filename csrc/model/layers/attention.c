@@ -254,14 +254,14 @@ static void norm_head(const sd_model* model, int d_head, float* x, const float* 
     sd_model_norm(model, d_head, x, weight, model->zeros, x);
 }
 
-/* Normalize the key of a key/value head and the queries of its group. */
+/* Normalize the key of a key/value head, if there is one, and the queries of its group. */
 static void norm_heads(const sd_model* model, int i, int kv_head, float* query, float* key) {
     const sd_layer* layer = &model->layers[i];
     const sd_layer_config* own = &model->config.layers[i];
     int d_head = own->d_head, group = own->n_head / own->n_kv_head;
     for (int h = 0; h < group; h++)
         norm_head(model, d_head, query + (ptrdiff_t)h * d_head, layer->q_norm, kv_head * group + h);
-    norm_head(model, d_head, key, layer->k_norm, kv_head);
+    if (key) norm_head(model, d_head, key, layer->k_norm, kv_head);
 }
 
 void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angles* angles, int position,
@@ -272,20 +272,20 @@ void sd_attention_store(const sd_model* model, int i, int kv_head, const sd_angl
     int d_head = own->d_head, group = own->n_head / own->n_kv_head, rotation = own->rotation;
     int n_freq = rotation < 0 ? 0 : c->rotations[rotation].n_freq;
     float* query = row + (ptrdiff_t)kv_head * group * d_head;
-    float* key = row + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head;
-    float* value = row + sd_values_column(own) + (ptrdiff_t)kv_head * d_head;
+    float* key = own->shares_kv ? NULL : row + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head;
+    float* value = own->shares_kv ? NULL : row + sd_values_column(own) + (ptrdiff_t)kv_head * d_head;
     if (own->values_from_keys) memcpy(value, key, (size_t)d_head * sizeof *value);
     if (!c->qk_norm_rotated) norm_heads(model, i, kv_head, query, key);
-    if (c->v_norm) k->rms_norm(d_head, value, model->ones, c->norm_eps, value);
+    if (c->v_norm && value) k->rms_norm(d_head, value, model->ones, c->norm_eps, value);
     if (n_freq > 0) {
         const float *cosine = sd_angles_row(angles, rotation, position), *sine = cosine + n_freq;
         for (int h = 0; h < group; h++) k->rotate(n_freq, query + (ptrdiff_t)h * d_head, cosine, sine);
-        k->rotate(n_freq, key, cosine, sine);
+        if (key) k->rotate(n_freq, key, cosine, sine);
     }
     if (c->qk_norm_rotated) norm_heads(model, i, kv_head, query, key);
     float factor = sd_angles_query_factor(angles, position);
     if (factor != 1.0f) k->scale(group * d_head, query, factor, query);
-    sd_key_values_store(keys, kv_head, slot, key, value);
+    if (key) sd_key_values_store(keys, kv_head, slot, key, value);
 }
 
 /* Prefetches made along the way: one share for each panel of keys and each run of values. */
@@ -357,7 +357,7 @@ static span span_of(const site* a, int first, int last) {
 
 sd_prefetch_list sd_attention_first_reads(const sd_cache* cache, int layer, int kv_head) {
     int start = window_start(&cache->model->config.layers[layer], cache->n_committed);
-    return sd_key_values_first_reads(&cache->layers[layer], kv_head, start / SD_PANEL * SD_PANEL,
+    return sd_key_values_first_reads(sd_cache_keys(cache, layer), kv_head, start / SD_PANEL * SD_PANEL,
                                      cache->n_committed + cache->n_pending);
 }
 

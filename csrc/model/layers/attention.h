@@ -92,8 +92,8 @@ void sd_attention_add_values(const sd_attention* attention, const sd_attention_s
                              int panel);
 
 /* Normalize and rotate, in place, the queries and keys of one key/value head of a row at `position`. Store
- * key and value in slot `slot` of the layer's keys. row: queries, keys and values of all heads, in the
- * columns of weights.h; the angles of the position must be computed. */
+ * key and value in slot `slot` of the layer's keys, if it has its own. row: queries, keys and values of all
+ * heads, in the columns of weights.h; the angles of the position must be computed. */
 void sd_attention_store(const sd_model* model, int layer, int kv_head, const sd_angles* angles, int position,
                         float* row, const sd_key_values* keys, int slot);
 

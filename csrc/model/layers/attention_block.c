@@ -14,6 +14,7 @@ typedef struct block {
     const sd_pass* pass;
     int layer;
     sd_attended attended;
+    int stored; /* rows have been stored, before some of them ended */
     /* (Sequence, key/value head) pairs from `first` on that all threads share, and the most rows of one. */
     int first, n_shared, most_rows;
     int together, n_row_pieces; /* rows of a piece, and pieces of a pair, where threads share rows */
@@ -57,7 +58,7 @@ static sd_attention pair_rows(const block* b, int pair, int row, int n_rows) {
         at.keys = &cache->encoded->layers[b->layer];
         at.n_keys = cache->encoded->n;
     } else {
-        at.keys = &cache->layers[b->layer];
+        at.keys = sd_cache_keys(cache, b->layer);
         at.cache = cache;
         at.first_node = cache->n_pending - n_rows_of(b, pair) + row;
     }
@@ -99,7 +100,7 @@ static void store_rows(const block* b, int pair, int row, int end) {
     sd_workspace* w = b->pass->w;
     const sd_branch* branch = branch_of(b, pair);
     const sd_cache* cache = branch->cache;
-    int kv_head = pair % config_of(b)->n_kv_head, first = cache->n_pending - branch->n_new;
+    int kv_head = pair % config_of(b)->n_kv_head, first = cache->n_pending - n_rows_of(b, pair);
     ptrdiff_t first_row = row_of(b->pass, branch);
     for (; row < end; row++) {
         if (row + SD_ROWS_AHEAD < end) prefetch_row(b, kv_head, first_row + row + SD_ROWS_AHEAD);
@@ -110,8 +111,8 @@ static void store_rows(const block* b, int pair, int row, int end) {
     }
 }
 
-/* Do the rows that attend store their keys and values before? */
-static int stores(const block* b) { return b->attended == SD_ATTEND_TEXT && !b->pass->ended; }
+/* Do the rows that attend store their keys and values before, or rotate their queries? */
+static int stores(const block* b) { return b->attended == SD_ATTEND_TEXT && !b->stored; }
 
 /* New nodes that attend to their text or source: (sequence, key/value head) pairs. */
 static void attend_alone(void* argument, int thread, int pair, int end) {
@@ -277,7 +278,8 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
         float *query = w->qkv + m * w->ld_qkv, *key = query + sd_keys_column(own);
         if (c->qk_norm == SD_QK_NORM_WHOLE) {
             sd_model_norm(model, sd_query_width(own), query, layer->q_norm, model->zeros, query);
-            sd_model_norm(model, sd_key_width(own), key, layer->k_norm, model->zeros, key);
+            if (!own->shares_kv)
+                sd_model_norm(model, sd_key_width(own), key, layer->k_norm, model->zeros, key);
         }
         if (c->qkv_limit > 0.0f) sd_kernels_get()->clamp(sd_qkv_width(own), query, c->qkv_limit);
     }
@@ -374,11 +376,14 @@ static void end_rows(sd_pass* pass, const sd_layer_config* own, block* b) {
         memmove(w->hidden + n * d, w->hidden + row * d, (size_t)(left * d) * sizeof *w->hidden);
         memmove(w->qkv + n * w->ld_qkv, w->qkv + row * w->ld_qkv,
                 (size_t)(left * w->ld_qkv) * sizeof *w->qkv);
+        if (w->per_layer)
+            memmove(w->per_layer + n * w->ld_per_layer, w->per_layer + row * w->ld_per_layer,
+                    (size_t)(left * w->ld_per_layer) * sizeof *w->per_layer);
         row += left, n += left;
     }
     pass->n_rows = (int)n;
     pass->n_stored = 0;
-    pass->ended = 1;
+    pass->ended = b->stored = 1;
 }
 
 void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
@@ -389,7 +394,7 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     sd_pass_project(pass, &layer->qkv, layer->qkv_bias, input);
     if (c->qkv_limit > 0.0f || c->qk_norm == SD_QK_NORM_WHOLE)
         sd_pass_loop_rows(pass, pass->n_rows, norm_and_limit, &b);
-    if (pass->n_stored > 0 && i == c->n_layer - 1) end_rows(pass, own, &b);
+    if (pass->n_stored > 0 && i == sd_last_stored(c)) end_rows(pass, own, &b);
     if (pass->n_rows == 0) return;
     attend(pass, own, &b);
     if (c->attn_gate != SD_ATTN_GATE_NONE) sd_pass_loop_rows(pass, pass->n_rows, apply_gates, &b);

@@ -6,8 +6,7 @@
 #include "gemm.h"
 #include "kernels.h"
 
-/* gate = act(gate) · up, or act(gate) if there is no up; gate, up [n]. */
-static void apply_activation(const sd_config* c, const sd_mlp* mlp, int n, float* gate, const float* up) {
+void sd_activate(const sd_config* c, const sd_mlp* mlp, int n, float* gate, const float* up) {
     const sd_kernels* k = sd_kernels_get();
     switch (c->activation) {
     case SD_ACT_SILU: k->silu(n, gate, gate); break;
@@ -44,7 +43,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
             if (mlp->in_bias) k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0);
         }
         int n_gates = n_rows * SD_PANEL;
-        apply_activation(c, mlp, n_gates, projected, c->gated ? projected + n_gates : NULL);
+        sd_activate(c, mlp, n_gates, projected, c->gated ? projected + n_gates : NULL);
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {bands.n_rows, row, n_rows, column, n};
         sd_input_sums_add(w->input_sums, &mlp->down, n_rows, column, n, projected, SD_PANEL);
@@ -66,7 +65,7 @@ static void activate_row(const sd_config* c, const sd_mlp* mlp, int group, int n
                          float* to) {
     for (int g = group; g < group + n_groups; g++, y += mlp->in.group * SD_PANEL) {
         int column = g * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
-        apply_activation(c, mlp, n, y, c->gated ? y + SD_PANEL : NULL);
+        sd_activate(c, mlp, n, y, c->gated ? y + SD_PANEL : NULL);
         memcpy(to + column, y, (size_t)n * sizeof *to);
     }
 }

@@ -65,6 +65,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
         if (mlp_input == w->prepared)
             sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
         sd_feed_forward_run(pass, i, mlp_input);
+        if (c->d_per_layer > 0) sd_per_layer_run(pass, i);
     }
     if (layer->scale && skipped != (SD_SKIP_ATTN | SD_SKIP_MLP))
         sd_pass_loop_rows(pass, pass->n_rows, scale_rows, &(scaling){w, *layer->scale});

@@ -32,6 +32,15 @@ void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* b
  * normalized, w->normed holds them unprepared. */
 void sd_feed_forward_run(sd_pass* pass, int layer, const void* input);
 
+/* Compute the vectors of all layers for each row of w->hidden, its embedding, before the first layer
+ * (per_layer.c); and hidden += what layer i projects of them. For models with per-layer embeddings. */
+void sd_pass_embed_per_layer(sd_pass* pass);
+void sd_per_layer_run(sd_pass* pass, int i);
+
+/* gate = act(gate) · up, or act(gate) if up is NULL; gate, up [n], borrowed. `mlp` has the activation's own
+ * numbers, if it has any. */
+void sd_activate(const sd_config* config, const sd_mlp* mlp, int n, float* gate, const float* up);
+
 /* hidden += weighted outputs of each row's experts, for all rows of the pass. rows [n_rows, d_model]: the
  * input of the layer's second half; input: the same, prepared. Each expert in use is read once for all of its
  * rows; the others are not read. */

@@ -13,7 +13,7 @@ typedef struct sd_pass {
     sd_workspace* w;           /* borrowed */
     const sd_branch* branches; /* [n_branches] borrowed */
     int n_branches, n_rows, n_logits;
-    int n_stored; /* rows that end in the last layer; 0: none, or they have ended */
+    int n_stored; /* rows that end in the last layer with keys; 0: none, or they have ended */
     int ended;
     /* For an encoder: the rows are all rows of one source, there are no branches, and the current layer's
      * keys and values go here. NULL: the rows are nodes of texts. */

@@ -24,12 +24,21 @@ static void lay_out_recurrence(sd_workspace* w, sd_arena* arena, const sd_mixer_
         w->tiles[t] = sd_arena_take(arena, n_tiles, (size_t)sizes->d_key * SD_PANEL * sizeof(float));
 }
 
+/* Scratch of per-layer embeddings. */
+static void lay_out_per_layer(sd_workspace* w, sd_arena* arena, int n) {
+    w->ld_per_layer = row_stride(n);
+    w->per_layer = sd_arena_take(arena, (size_t)w->max_rows, (size_t)w->ld_per_layer * sizeof(float));
+    for (int t = 0; t < w->n_threads; t++)
+        w->per_layer_row[t] = sd_arena_take(arena, (size_t)n, sizeof(float));
+}
+
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
     size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model,
            d_q = (size_t)sd_widest(c, sd_query_width);
-    int n_projected = 0;
+    int n_projected = c->d_per_layer;
+    if (d_q < (size_t)c->d_per_layer) d_q = (size_t)c->d_per_layer;
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* own = &c->layers[i];
         int copied = sd_attends(own) && own->values_from_keys; /* values */
@@ -51,9 +60,12 @@ static void lay_out(sd_workspace* w) {
     w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
     w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
     if (sd_any_has_state(c)) lay_out_recurrence(w, arena, &c->mixers);
-    int n_dense = 0;
-    for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture || c->experts.with_dense;
-    w->activated = sd_arena_take(arena, n_dense > 0 ? rows : 0, sd_prepared_bytes((size_t)c->d_ff));
+    if (c->d_per_layer > 0) lay_out_per_layer(w, arena, c->n_layer * c->d_per_layer);
+    int d_ff = 0;
+    for (int i = 0; i < c->n_layer; i++)
+        if ((!c->layers[i].mixture || c->experts.with_dense) && c->layers[i].d_ff > d_ff)
+            d_ff = c->layers[i].d_ff;
+    w->activated = sd_arena_take(arena, d_ff > 0 ? rows : 0, sd_prepared_bytes((size_t)d_ff));
     w->routing = sd_routing_take(arena, c, w->max_rows);
     w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
     w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));

@@ -21,7 +21,7 @@ typedef struct sd_branch {
      * `extra` [.., d_model], borrowed. */
     int n_extra;
     const float* extra;
-    /* The first n_stored of the new nodes end in the last layer, once it has stored their keys and values.
+    /* The first n_stored of the new nodes end in the last layer with keys, once these and values are stored.
      * The rows of the pass are then those of the others (sd_forward_may_end). */
     int n_stored;
     /* The first n_commit of the new nodes are a chain after the text. The caller will commit it unless the
@@ -66,12 +66,16 @@ typedef struct sd_workspace {
     int32_t *tokens, *positions; /* [max_rows] */
     const float** inputs;        /* [max_rows] vector [d_model] in place of a token's embedding; NULL: none */
     sd_branch* parts;            /* [max_rows] nodes that sd_forward_finish has to start */
-    unsigned char* stored_finite; /* [max_rows] a branch's first n_stored rows, before the last layer */
-    float* hidden;                /* [max_rows, d_model] the residual stream */
+    unsigned char*
+        stored_finite; /* [max_rows] a branch's first n_stored rows, before the layer they end in */
+    float* hidden;     /* [max_rows, d_model] the residual stream */
     /* For a model that reads features: where each row's is; those of another model, [max_rows, width];
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;
     float *given, *joined;
+    /* Per-layer embeddings: [max_rows, ld_per_layer] the rows' vectors of all layers, and a row of the table,
+     * each thread's own; NULL: none */
+    float *per_layer, *per_layer_row[SD_MAX_THREADS];
     float* qkv;      /* [max_rows, panels of the widest qkv matrix] */
     float* attended; /* [max_rows, inputs of attn_out of the layer that runs] */
     /* For recurrent layers: channels after the convolution, [max_rows, n_channels]; beta and decay,
@@ -94,8 +98,8 @@ typedef struct sd_workspace {
     sd_routing routing;       /* of the layer with experts that runs, or ran last */
     /* Layers with experts run so far, and experts read by them, shared ones excluded */
     long n_mixtures, n_touched;
-    sd_angles angles;                                 /* for positions below max_slots in whole panels */
-    ptrdiff_t ld_qkv, ld_rates, ld_update, ld_logits; /* row strides in floats */
+    sd_angles angles; /* for positions below max_slots in whole panels */
+    ptrdiff_t ld_qkv, ld_rates, ld_per_layer, ld_update, ld_logits; /* row strides in floats */
 } sd_workspace;
 
 /* Create a workspace for forward passes of up to max_rows nodes, of which max_logits need logits, on caches

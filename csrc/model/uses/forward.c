@@ -72,20 +72,27 @@ static void run_head(sd_pass* pass, const float* rows, int n, int first) {
         for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
 }
 
+/* What is skipped in a layer. The attention of layers without keys is skipped with that of the layer that has
+ * them. */
+static unsigned skipped_in(const sd_pass* pass, int i) {
+    int kv_layer = pass->w->model->config.layers[i].kv_layer;
+    return pass->skipped ? pass->skipped[i] | (pass->skipped[kv_layer] & SD_SKIP_ATTN) : 0;
+}
+
 static void run_layers(sd_pass* pass) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
-    if (pass->first > 0)
-        copy_hidden(pass, 0);
-    else if (c->features.use != SD_FEATURE_NONE)
+    if (c->features.use != SD_FEATURE_NONE && pass->first == 0)
         sd_pass_embed_features(pass);
-    else
+    else if (pass->first == 0 || c->d_per_layer > 0)
         sd_pass_embed(pass);
+    if (c->d_per_layer > 0) sd_pass_embed_per_layer(pass);
+    if (pass->first > 0) copy_hidden(pass, 0);
 
     int whole = 1; /* no layer has been skipped */
-    for (int i = pass->first; i < pass->end && pass->status == SD_OK; i++) {
-        unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
+    for (int i = pass->first; i < pass->end && pass->n_rows > 0 && pass->status == SD_OK; i++) {
+        unsigned skipped = skipped_in(pass, i);
         if (i == pass->keep) copy_hidden(pass, 1);
         if (whole) keep_captures(pass, i);
         sd_layer_run(pass, i, skipped);
@@ -164,21 +171,16 @@ static void take_back(const sd_pass* pass, int n) {
 }
 
 static sd_status append(const sd_pass* pass) {
-    sd_workspace* w = pass->w;
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
         sd_status status = sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new,
-                                         branch->n_commit, w->model->config.n_ctx);
+                                         branch->n_commit, pass->w->model->config.n_ctx);
         if (status != SD_OK) {
             take_back(pass, b);
             return status;
         }
     }
-    for (int b = 0, row = 0; b < pass->n_branches; b++) {
-        pass->branches[b].cache->n_waiting = 0;
-        set_up_rows(w, &pass->branches[b], row);
-        row += pass->branches[b].n_new;
-    }
+    for (int b = 0; b < pass->n_branches; b++) pass->branches[b].cache->n_waiting = 0;
     return SD_OK;
 }
 
@@ -188,22 +190,26 @@ long sd_forward_count(void) { return atomic_load(&count); }
 long sd_forward_work(void) { return atomic_load(&work); }
 
 static sd_status start(sd_pass* pass) {
-    long n_blocks = 0;
+    const sd_config* c = &pass->w->model->config;
+    long n_blocks = 0, n_unused = 2 * (c->n_layer - sd_last_stored(c)); /* those that stored rows skip */
     for (int i = pass->first; i < pass->end; i++) {
-        unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
+        unsigned skipped = skipped_in(pass, i);
         n_blocks += !(skipped & SD_SKIP_ATTN) + !(skipped & SD_SKIP_MLP);
     }
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows - 2 * pass->n_stored, memory_order_relaxed);
+    atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows - n_unused * pass->n_stored,
+                              memory_order_relaxed);
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_cache* cache = pass->branches[b].cache;
         assert(cache->n_committed + cache->n_pending <= sd_whole_panels(pass->w->max_slots));
         for (int node = cache->n_pending - pass->branches[b].n_new; node < cache->n_pending; node++)
             sd_angles_extend(&pass->w->angles, cache->n_committed + cache->depths[node] + 1);
     }
-    for (int b = 0; b < pass->n_branches; b++) {
+    for (int b = 0, row = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
         sd_cache_plan_walk(branch->cache, branch->n_new, branch->n_commit);
+        set_up_rows(pass->w, branch, row);
+        row += branch->n_new;
     }
     pass->w->last_branches = pass->branches;
     pass->w->n_last_branches = pass->n_branches;
@@ -243,7 +249,7 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches)
 
 int sd_forward_may_end(const sd_workspace* w, const sd_cache* cache) {
     const sd_config* c = &w->model->config;
-    return c->parallel == SD_PARALLEL_NO && sd_attends(&c->layers[c->n_layer - 1]) &&
+    return c->parallel == SD_PARALLEL_NO && sd_attends(&c->layers[sd_last_stored(c)]) &&
            !sd_prompts_in_slices(w->model) && cache->captures.n == 0 && w->input_sums == NULL &&
            w->adaptation.of_row == NULL;
 }

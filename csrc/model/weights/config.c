@@ -21,7 +21,7 @@ static sd_status check_sizes(const sd_config* c) {
     SD_TRY(sd_check_range("config: n_ctx", c->n_ctx, 1, LARGEST));
     SD_TRY(sd_check_range("config: n_layer", c->n_layer, 1, LARGEST));
     SD_TRY(sd_check_range("config: d_model", c->d_model, 1, LARGEST));
-    return sd_check_range("config: d_ff", c->d_ff, 1, LARGEST);
+    return sd_check_range("config: d_per_layer", c->d_per_layer, 0, LARGEST / c->n_layer);
 }
 
 static sd_status check_heads(const sd_config* c) {
@@ -30,7 +30,10 @@ static sd_status check_heads(const sd_config* c) {
         const struct {
             const char* name;
             int value;
-        } sizes[] = {{"n_head", layer->n_head}, {"n_kv_head", layer->n_kv_head}, {"d_head", layer->d_head}};
+        } sizes[] = {{"n_head", layer->n_head},
+                     {"n_kv_head", layer->n_kv_head},
+                     {"d_head", layer->d_head},
+                     {"d_ff", layer->d_ff}};
         for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
             REFUSE_IF(sizes[s].value < 1 || sizes[s].value > LARGEST,
                       "%s is %d in layer %d, expected 1 to %d", sizes[s].name, sizes[s].value, i, LARGEST);
@@ -161,9 +164,11 @@ static sd_status check_switches(const sd_config* c) {
     REFUSE_IF(c->qk_norm_rotated && c->qk_norm != SD_QK_NORM_HEAD && c->qk_norm != SD_QK_NORM_EACH_HEAD,
               "qk_norm_rotated is set, expected qk_norm \"head\" or \"each_head\" with it");
     for (int i = 0; i < c->n_layer; i++)
-        REFUSE_IF(c->layers[i].values_from_keys &&
-                      (c->attn_gate != SD_ATTN_GATE_NONE || c->qk_norm == SD_QK_NORM_WHOLE),
-                  "values_from_keys[%d] is set, expected no attn_gate and no qk_norm \"whole\" with it", i);
+        REFUSE_IF(c->layers[i].values_from_keys && (c->attn_gate != SD_ATTN_GATE_NONE ||
+                                                    c->qk_norm == SD_QK_NORM_WHOLE || c->layers[i].shares_kv),
+                  "values_from_keys[%d] is set, expected no attn_gate, no qk_norm \"whole\" and keys of its "
+                  "own with it",
+                  i);
     REFUSE_IF(c->activation == SD_ACT_SILU_CLAMPED && !(c->gated && c->activation_limit > 0.0f),
               "activation is \"silu_clamped\", expected gated and an activation_limit");
     REFUSE_IF(c->activation == SD_ACT_XIELU && (c->gated || c->experts.n > 0),
@@ -206,6 +211,34 @@ static sd_status check_features(const sd_config* c) {
                   c->bidirectional || c->encoder != NULL,
               "features are read, expected RMSNorms with weights before each half of a layer, one "
               "half after the other, no learned positions, no norm of embeddings, no encoder");
+    return SD_OK;
+}
+
+/* Layers without keys and values of their own; per-layer embeddings. */
+static sd_status check_decoder_only(const sd_config* c) {
+    int shares = 0;
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer_config* layer = &c->layers[i];
+        if (!layer->shares_kv) continue;
+        REFUSE_IF(layer->kv_layer < 0 || layer->kv_layer >= i, "kv_layers[%d] is %d, expected 0 to %d", i,
+                  layer->kv_layer, i);
+        const sd_layer_config* of = &c->layers[layer->kv_layer];
+        REFUSE_IF(!sd_attends(layer) || !sd_attends(of) || of->shares_kv ||
+                      of->n_kv_head != layer->n_kv_head || of->d_head != layer->d_head ||
+                      of->window != layer->window,
+                  "kv_layers[%d] is %d, expected a layer with keys and values of its own, and with the KV "
+                  "heads, dimensions and window of layer %d",
+                  i, layer->kv_layer, i);
+        shares = 1;
+    }
+    REFUSE_IF((shares || c->d_per_layer > 0) && (c->bidirectional || c->encoder != NULL),
+              "kv_layers or d_per_layer is set, expected no encoder with it");
+    REFUSE_IF(
+        c->d_per_layer > 0 && (c->norm != SD_NORM_RMS || !c->norm_weight || !sd_norms_output(c) ||
+                               c->activation == SD_ACT_SILU_CLAMPED || c->features.use != SD_FEATURE_NONE),
+        "d_per_layer is %d, expected RMSNorms with weights of outputs, no clamped activation and no "
+        "features with it",
+        c->d_per_layer);
     return SD_OK;
 }
 
@@ -311,6 +344,7 @@ sd_status sd_config_check(const sd_config* c) {
     SD_TRY(check_switches(c));
     SD_TRY(check_features(c));
     SD_TRY(check_mixers(c));
+    SD_TRY(check_decoder_only(c));
     if (c->bidirectional) SD_TRY(check_bidirectional(c));
     return c->encoder ? check_encoder(c) : SD_OK;
 }

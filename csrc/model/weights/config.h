@@ -139,6 +139,7 @@ typedef struct sd_layer_config {
     sd_mixer mixer;
     int n_head, n_kv_head, d_head; /* heads of queries; of keys and values; dimensions of each; the model's
                                     * in layers without attention, which do not use them */
+    int d_ff;                      /* width of a dense feed-forward block */
     int window;                    /* positions that a row attends to, including its own; 0: all */
     int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale;             /* factor of query · key */
@@ -146,11 +147,13 @@ typedef struct sd_layer_config {
     int input_norm;                /* normalize the attention's input, if norm_position says so */
     int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
     int values_from_keys;          /* values are keys before their norms and rotation */
+    int kv_layer;                  /* the layer whose keys and values rows attend to: their own or, if */
+    int shares_kv;                 /* shares_kv, an earlier one, which has the same sizes and window */
 } sd_layer_config;
 
 /* Pointers are borrowed from the creator; a model owns those of its own configuration. */
 typedef struct sd_config {
-    int n_vocab, n_ctx, n_layer, d_model, d_ff;
+    int n_vocab, n_ctx, n_layer, d_model;
     sd_norm norm;
     float norm_eps;
     sd_norm_position norm_position;
@@ -175,6 +178,7 @@ typedef struct sd_config {
     sd_features features;
     float embedding_scale; /* factor of token embeddings */
     int embedding_norm;    /* LayerNorm of the embedding */
+    int d_per_layer;       /* width of per-layer embeddings (Gemma 4); 0: none */
     float residual_scale;  /* factor of a half's output before it is added to the stream */
     int layer_scale;       /* after each layer the stream is multiplied by a number of its own */
     float logit_scale;     /* factor of the logits */
@@ -219,9 +223,11 @@ static inline int sd_layer_inputs(const sd_config* c, const sd_layer_config* lay
     return layer->reads_token ? 2 * c->d_model : c->d_model;
 }
 
-/* Columns of a layer's queries, and of its keys or values. */
+/* Columns of a layer's queries, and of its own keys or values. */
 static inline int sd_query_width(const sd_layer_config* layer) { return layer->n_head * layer->d_head; }
-static inline int sd_key_width(const sd_layer_config* layer) { return layer->n_kv_head * layer->d_head; }
+static inline int sd_key_width(const sd_layer_config* layer) {
+    return layer->shares_kv ? 0 : layer->n_kv_head * layer->d_head;
+}
 static inline int sd_head_size(const sd_layer_config* layer) { return layer->d_head; }
 
 /* Columns of a layer's gates of attention; 0: none. */
@@ -242,6 +248,14 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
 
 /* Does a layer have attention, and so keys and values? */
 static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
+
+/* The last layer with keys and values, or a state, of its own: no other row reads what later layers
+ * compute. */
+static inline int sd_last_stored(const sd_config* config) {
+    int last = config->n_layer - 1;
+    while (last > 0 && config->layers[last].shares_kv) last--;
+    return last;
+}
 
 /* The numbers of a row in a recurrent layer. The input projection gives the channels of the convolution
  * (queries, keys, values of all heads) and, from column `gate` on, the gates of the values. Each value head

@@ -18,9 +18,10 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int inputs = sd_layer_inputs(c, layer), of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture,
-        with_dense = mixture && e->with_dense;
+        with_dense = mixture && e->with_dense, d_per_layer = c->d_per_layer;
     int attends = sd_attends(layer), delta = layer->mixer == SD_MIXER_DELTA, recurs = sd_has_state(layer),
-        mamba2 = layer->mixer == SD_MIXER_MAMBA2, biased = !attends && !recurs && c->mixers.bias;
+        mamba2 = layer->mixer == SD_MIXER_MAMBA2, biased = !attends && !recurs && c->mixers.bias,
+        stores = attends && !layer->shares_kv;
     int n_value_head = c->mixers.n_value_head, mixer_outputs = sd_mixer_outputs(c, layer),
         channels = sd_mixer_channels(c, layer), mixer_width = sd_mixer_width(c, layer);
     int learned = c->position == SD_POSITION_LEARNED, buckets = sd_bucket_rows(c);
@@ -42,10 +43,11 @@ static int count_roles(const sd_config* config, sd_layer_config layer, int first
 }
 
 /* What decides which tensors a layer of a configuration has, as bits: experts, a norm of the mixer's input,
- * values that are keys. */
-#define N_VARIANTS 8
+ * values that are keys, keys and values of another layer. */
+#define N_VARIANTS 16
 static int variant_of(const sd_layer_config* layer) {
-    return (layer->mixture != 0) | (layer->input_norm != 0) << 1 | (layer->values_from_keys != 0) << 2;
+    return (layer->mixture != 0) | (layer->input_norm != 0) << 1 | (layer->values_from_keys != 0) << 2 |
+           (layer->shares_kv != 0) << 3;
 }
 
 /* Number of tensors outside the layers; in a layer [mixer][variant]. Each expert has per_expert. A layer's
@@ -61,7 +63,7 @@ static counts count_tensors(const sd_config* c) {
     n.outside = count_roles(c, layer, 0, SD_ATTN_NORM);
     for (int i = 0; i < N_VARIANTS * SD_N_MIXERS; i++) {
         layer.mixer = i / N_VARIANTS, layer.mixture = i & 1;
-        layer.input_norm = i >> 1 & 1, layer.values_from_keys = i >> 2 & 1;
+        layer.input_norm = i >> 1 & 1, layer.values_from_keys = i >> 2 & 1, layer.shares_kv = i >> 3 & 1;
         n.per_layer[i / N_VARIANTS][i % N_VARIANTS] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
                                                       (layer.mixture ? c->experts.n * n.per_expert : 0);
     }

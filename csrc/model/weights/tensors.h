@@ -12,12 +12,12 @@
     T(ROLE, name ".weight", d, 0, (there) && c->norm_weight, VECTOR(vector)) \
     T(ROLE##_BIAS, name ".bias", d, 0, (there) && c->norm_bias, VECTOR(vector##_bias))
 
-#define SD_QKV_TENSORS(T, ROLE, name, inputs, kv_inputs, there, v_there, q, kv, keys, values)       \
-    T(ROLE##_Q, name "_q.weight", d_q, inputs, there, MATRIX(q, all))                               \
-    T(ROLE##_K, name "_k.weight", d_kv, kv_inputs, there, MATRIX(kv, keys))                         \
-    T(ROLE##_V, name "_v.weight", d_kv, kv_inputs, v_there, MATRIX(kv, values))                     \
-    T(ROLE##_Q_BIAS, name "_q.bias", d_q, 0, (there) && c->qkv_bias, VECTOR_ROWS(q##_bias, all))    \
-    T(ROLE##_K_BIAS, name "_k.bias", d_kv, 0, (there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, keys)) \
+#define SD_QKV_TENSORS(T, ROLE, name, inputs, kv_inputs, there, k_there, v_there, q, kv, keys, values) \
+    T(ROLE##_Q, name "_q.weight", d_q, inputs, there, MATRIX(q, all))                                  \
+    T(ROLE##_K, name "_k.weight", d_kv, kv_inputs, k_there, MATRIX(kv, keys))                          \
+    T(ROLE##_V, name "_v.weight", d_kv, kv_inputs, v_there, MATRIX(kv, values))                        \
+    T(ROLE##_Q_BIAS, name "_q.bias", d_q, 0, (there) && c->qkv_bias, VECTOR_ROWS(q##_bias, all))       \
+    T(ROLE##_K_BIAS, name "_k.bias", d_kv, 0, (k_there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, keys))  \
     T(ROLE##_V_BIAS, name "_v.bias", d_kv, 0, (v_there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, values))
 
 #define SD_MLP_TENSORS(T, ROLE, prefix, width, there)                                                        \
@@ -46,15 +46,21 @@
       VECTOR(model->feature_projection_bias))                                                               \
     T(TOKEN_NORM, "token_norm.weight", d, 0, normed_features, VECTOR(model->token_norm))                    \
     T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
+    T(PER_LAYER_EMBEDDING, "per_layer_embedding", c->n_vocab, c->n_layer* d_per_layer, d_per_layer,         \
+      TABLE(model->per_layer_embedding)) /* of the layers, one after the other; so their projection \*/     \
+    T(PER_LAYER_PROJECTION, "per_layer_projection.weight", c->n_layer* d_per_layer, d, d_per_layer,         \
+      MATRIX(model->per_layer_projection, all))                                                             \
+    T(PER_LAYER_PROJECTION_NORM, "per_layer_projection_norm.weight", d_per_layer, 0, d_per_layer,           \
+      VECTOR(model->per_layer_projection_norm))                                                             \
     /* from here on: one per layer */                                                                       \
     SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
-    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, attends && !layer->values_from_keys, to->qkv,   \
-                   to->qkv, keys, values)                                                                   \
+    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, stores, stores && !layer->values_from_keys,    \
+                   to->qkv, to->qkv, keys, values)                                                          \
     T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, attends && c->attn_gate,              \
       MATRIX(to->qkv, attn_gate))                                                                           \
     T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, attends && c->qk_norm,           \
       VECTOR(to->q_norm))                                                                                   \
-    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, attends && c->qk_norm,          \
+    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, stores && c->qk_norm,           \
       VECTOR(to->k_norm))                                                                                   \
     T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, attends && c->attn_sinks, VECTOR(to->sinks))              \
     T(ATTN_OUT, "attn_out.weight", d, d_q, attends, MATRIX(to->attn_out, all))                              \
@@ -78,15 +84,18 @@
     T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,            \
       TABLE(to->relative_bias))                                                                             \
     SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                          \
-    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, crosses, to->cross_q, to->cross_kv, all,        \
-                   cross_values)                                                                            \
+    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, crosses, crosses, to->cross_q, to->cross_kv,    \
+                   all, cross_values)                                                                       \
     T(CROSS_OUT, "cross_out.weight", d, d_q, crosses, MATRIX(to->cross_out, all))                           \
     T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))           \
     SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
     SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)    \
-    SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture || e->with_dense)                                         \
+    SD_MLP_TENSORS(T, MLP, "", layer->d_ff, !mixture || e->with_dense)                                      \
     T(MLP_XIELU, "mlp_xielu", 3, 0, !mixture && c->activation == SD_ACT_XIELU, VECTOR(mlp->xielu))          \
     SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
+    T(PER_LAYER_GATE, "per_layer_gate.weight", d_per_layer, d, d_per_layer, MATRIX(to->per_layer_gate, all))\
+    T(PER_LAYER_OUT, "per_layer_out.weight", d, d_per_layer, d_per_layer, MATRIX(to->per_layer_out, all))   \
+    T(PER_LAYER_POST_NORM, "per_layer_post_norm.weight", d, 0, d_per_layer, VECTOR(to->per_layer_post_norm))\
     T(LAYER_SCALE, "layer_scale", 1, 0, c->layer_scale, VECTOR(to->scale))                                  \
     T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \

@@ -13,7 +13,9 @@ int sd_keys_column(const sd_layer_config* l) { return sd_whole_panels(sd_query_w
 int sd_values_column(const sd_layer_config* l) {
     return sd_keys_column(l) + sd_whole_panels(sd_key_width(l));
 }
-int sd_qkv_width(const sd_layer_config* l) { return sd_values_column(l) + sd_key_width(l); }
+int sd_qkv_width(const sd_layer_config* l) {
+    return l->shares_kv ? sd_query_width(l) : sd_values_column(l) + sd_key_width(l);
+}
 int sd_gate_column(const sd_layer_config* l) { return sd_whole_panels(sd_qkv_width(l)); }
 int sd_qkv_outputs(const sd_config* c, const sd_layer_config* l) {
     if (!sd_attends(l)) return sd_mixer_outputs(c, l);
@@ -138,18 +140,17 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
                            sd_layer* layer) {
     int d_q = sd_query_width(own), d_kv = sd_key_width(own);
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
-    int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own);
-    sd_matrix_part qkv[4] = {
-        part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
-        part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
-    };
-    int n_parts = own->values_from_keys ? 2 : 3;
-    if (!own->values_from_keys) qkv[2] = part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv);
-    if (gated) qkv[n_parts++] = part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated);
+    int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own), n = 0;
+    sd_matrix_part qkv[4];
+    qkv[n++] = part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q);
+    if (!own->shares_kv) qkv[n++] = part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv);
+    if (!own->shares_kv && !own->values_from_keys)
+        qkv[n++] = part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv);
+    if (gated) qkv[n++] = part_of(p, SD_ATTN_GATE, (sd_rows){sd_gate_column(own), 1}, gated);
     layer->q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm);
-    layer->k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm);
+    layer->k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm && !own->shares_kv);
     layer->sinks = take_vector(arena, own->n_head, c->attn_sinks);
-    layer->qkv = sd_matrix_take_parts(arena, qkv, n_parts, p.layout, outputs, sd_layer_inputs(c, own), 1);
+    layer->qkv = sd_matrix_take_parts(arena, qkv, n, p.layout, outputs, sd_layer_inputs(c, own), 1);
     layer->attn_out = take_matrix(arena, p, SD_ATTN_OUT, c->d_model, d_q);
     layer->qkv_bias = take_vector(arena, outputs, c->qkv_bias);
     layer->attn_out_bias = take_vector(arena, c->d_model, c->out_bias);
@@ -199,7 +200,12 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         take_mixer(arena, c, p, own, &layer);
     if (c->encoder) take_cross_attention(arena, c, p, own, &layer);
     if (own->mixture) take_experts(arena, c, p, &layer);
-    if (!own->mixture || c->experts.with_dense) layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, c->d_ff);
+    if (!own->mixture || c->experts.with_dense) layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, own->d_ff);
+    if (c->d_per_layer > 0) {
+        layer.per_layer_gate = take_matrix(arena, p, SD_PER_LAYER_GATE, c->d_per_layer, d);
+        layer.per_layer_out = take_matrix(arena, p, SD_PER_LAYER_OUT, d, c->d_per_layer);
+        layer.per_layer_post_norm = take_vector(arena, d, 1);
+    }
     return layer;
 }
 
@@ -214,12 +220,22 @@ static void take_features(sd_arena* arena, const sd_config* c, packing p, sd_mod
     model->feature_norm = take_vector(arena, c->d_model, norms);
 }
 
-/* Number type of the embedding table; with a format by name, as in the file. */
-static sd_number embedding_number(packing p) {
-    sd_format named = named_format(p, SD_TOKEN_EMBEDDING);
+/* Number type of an embedding table; with a format by name, as in the file. */
+static sd_number embedding_number(packing p, sd_tensor_role role) {
+    sd_format named = named_format(p, role);
     for (sd_number n = SD_F32; n < SD_N_NUMBERS; n++)
         if (n != SD_F16 && sd_block_format(n) == named) return n;
     return p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
+}
+
+/* Take per-layer embeddings, if there are any. */
+static void take_per_layer(sd_arena* arena, const sd_config* c, packing p, sd_model* model) {
+    int n = c->n_layer * c->d_per_layer;
+    if (n == 0) return;
+    sd_number number = embedding_number(p, SD_PER_LAYER_EMBEDDING);
+    model->per_layer_embedding = sd_table_take(arena, number, c->n_vocab, n);
+    model->per_layer_projection = take_matrix(arena, p, SD_PER_LAYER_PROJECTION, n, c->d_model);
+    model->per_layer_projection_norm = take_vector(arena, c->d_per_layer, 1);
 }
 
 /* Take memory for the rows of the target's head that the model has. */
@@ -258,7 +274,7 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, s
     if (!c->bidirectional && !c->shared_head)
         model->head =
             take_matrix(arena, of_head, c->tied ? SD_TOKEN_EMBEDDING : SD_HEAD, sd_head_rows(c), c->d_model);
-    sd_number embedded = c->shared_embedding ? SD_F32 : embedding_number(p);
+    sd_number embedded = c->shared_embedding ? SD_F32 : embedding_number(p, SD_TOKEN_EMBEDDING);
     model->token_embedding = sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, c->d_model);
     if (c->tied && p.layout == SD_LAYOUT_BOTH) model->head.plain = (float*)(void*)model->token_embedding.data;
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
@@ -270,6 +286,7 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, s
         take_vector(arena, sd_head_rows(c), c->head_bias && !c->bidirectional && !c->shared_head);
     if (c->shared_head && c->n_draft_tokens > 0) take_shared_head(arena, c, shared.target, model);
     if (c->features.use != SD_FEATURE_NONE) take_features(arena, c, p, model);
+    take_per_layer(arena, c, p, model);
     model->ones = take_vector(arena, sd_widest(c, sd_head_size), c->v_norm);
     model->zeros =
         take_vector(arena, sd_widest(c, sd_query_width), layer_norm && c->qk_norm != SD_QK_NORM_NONE);

@@ -46,6 +46,10 @@ typedef struct sd_layer {
     sd_table conv;    /* [conv_width, channels] f32, oldest input first; without attention */
     float* conv_bias; /* [channels]; NULL: none */
     sd_mlp mlp;       /* of a dense layer, or with experts */
+    /* With per-layer embeddings: gate [d_per_layer, d_model], output [d_model, d_per_layer] and its norm
+     * [d_model] */
+    sd_matrix per_layer_gate, per_layer_out;
+    float* per_layer_post_norm;
     /* Of a layer with experts; inputs are not rounded. The shared expert's logit is the output
      * sd_shared_gate_output. */
     sd_matrix router;
@@ -88,6 +92,11 @@ typedef struct sd_model {
      * a draft model its target's */
     sd_table token_embedding;
     sd_table position_embedding; /* [n_ctx, d_model] f32, no rows where none are learned */
+    /* Per-layer embeddings, if any: a table like token_embedding, [n_vocab, n_layer · d_per_layer], a
+     * projection [n_layer · d_per_layer, d_model] and its norm [d_per_layer] */
+    sd_table per_layer_embedding;
+    sd_matrix per_layer_projection;
+    float* per_layer_projection_norm;
     /* [bucket rows, n_head] f32; no rows if layers have their own */
     sd_table relative_bias;
     float *embedding_norm, *embedding_norm_bias; /* [d_model]; NULL: none */

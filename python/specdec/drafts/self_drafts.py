@@ -31,7 +31,7 @@ class SkipLayers(Draft):
     Parameters
     ----------
     attn : iterable of int, default ()
-        Layers, from 0, whose attention is skipped.
+        Layers, from 0, whose attention is skipped, also in layers that share their keys and values.
     mlp : iterable of int, default ()
         Layers whose MLP is skipped. At least one block must be skipped and one must remain.
 

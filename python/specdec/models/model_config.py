@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _BY_LAYER: Final = (
-    "windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads", "mixers",
+    "windows", "rotations", "score_scales", "mixtures", "n_heads", "n_kv_heads", "d_heads", "d_ffs", "mixers",
     "values_from_keys",
 )  # fmt: skip
 """Fields with a value for each layer."""
+_OF_ALL_LAYERS: Final = ("kv_layers", "d_per_layer")
+"""Fields that mean nothing for a layer alone."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class ModelConfig(Mapping[str, Any]):
         Number of attention heads and of KV heads.
     d_model, d_head, d_ff : int
         Width of the residual stream, of a head, of the MLP.
-    n_heads, n_kv_heads, d_heads : tuple of int
-        Per-layer values that override ``n_head``, ``n_kv_head`` and ``d_head``; empty if layers agree.
+    n_heads, n_kv_heads, d_heads, d_ffs : tuple of int
+        Per-layer values that override ``n_head``, ``n_kv_head``, ``d_head``, ``d_ff``; empty if layers agree.
     norm : str
         "rms" or "layer"; ``norm_eps`` is inside the square root.
     position : str
@@ -121,6 +123,12 @@ class ModelConfig(Mapping[str, Any]):
         number of each expert.
     mixtures : tuple of int
         Per layer 1 if it has experts, else 0; empty: all layers have, if ``n_experts`` is not 0.
+    kv_layers : tuple of int
+        Per layer the layer whose keys and values it attends to: itself, or an earlier one with the same KV
+        heads and window. Empty: itself.
+    d_per_layer : int
+        Width of per-layer embeddings (Gemma 4): after the MLP, each layer adds what it projects of a vector
+        of the token; 0: none.
     mixers : tuple of str
         First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or, after a
         convolution, "delta", the gated delta rule (Qwen3.5), or "mamba2" (Granite 4). Empty: attention in all
@@ -214,6 +222,9 @@ class ModelConfig(Mapping[str, Any]):
     n_heads: tuple[int, ...] = ()
     n_kv_heads: tuple[int, ...] = ()
     d_heads: tuple[int, ...] = ()
+    d_ffs: tuple[int, ...] = ()
+    kv_layers: tuple[int, ...] = ()
+    d_per_layer: int = 0
     mixers: tuple[str, ...] = ()
     conv_width: int = 0
     conv_bias: bool = False
@@ -249,6 +260,7 @@ class ModelConfig(Mapping[str, Any]):
         """Return the canonical configuration of one layer alone, without defaults."""
         fields = self.__dataclass_fields__
         found = {name: self[name] for name in fields if self[name] != fields[name].default}
+        found = {name: found[name] for name in found if name not in _OF_ALL_LAYERS}
         found |= {name: (self[name][layer],) for name in _BY_LAYER if self[name]}
         return found | {"n_layer": 1}
 

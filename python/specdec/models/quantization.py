@@ -194,7 +194,10 @@ def _compare(
     with reading(checkpoint.n_bytes, "comparing", progress) as done:
         for name, array, number_format in checkpoint.tensors():
             # Embeddings are f32 or bf16, except a tied head, which is a matrix too.
-            tables = ("position_embedding", "relative_bias", "encoder.token_embedding", "mixer_conv")
+            tables = (
+                "position_embedding", "relative_bias", "encoder.token_embedding", "mixer_conv",
+                "per_layer_embedding",
+            )  # fmt: skip
             is_table = name.endswith(tables) or (name == "token_embedding" and not checkpoint.config["tied"])
             if array.ndim == 2 and not is_table:
                 lost, held, largest = _difference(array, number_format, matrix(name))

@@ -302,7 +302,7 @@ _WITHOUT = (
     "qkv_bias", "out_bias", "mlp_bias", "head_bias", "v_norm", "embedding_norm", "attn_sinks", "qkv_limit",
     "attn_softcap", "logit_softcap", "query_growth", "alibi", "relative_buckets", "windows", "rotations",
     "score_scales", "rotary_factors", "d_shared_expert", "router_bias", "mixtures", "n_heads", "n_kv_heads",
-    "d_heads", "encoder", "layer_scale", "values_from_keys",
+    "d_heads", "encoder", "layer_scale", "values_from_keys", "kv_layers", "d_per_layer",
     "dense_with_experts",
 )  # fmt: skip
 _PLAIN = {

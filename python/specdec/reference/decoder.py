@@ -123,6 +123,8 @@ class _Forward:
             self.encoded = encode(
                 config, tensors, source, dtype=dtype, format=format, cache_format=cache_format
             )
+        self.kept: dict[int, tuple[Array, Array]] = {}
+        self.per_layer: Array | None = None
         self._set_positions(parents, bidirectional)
         self._lay_out_layers()
         self.skip(0, (), ())
@@ -155,6 +157,7 @@ class _Forward:
         self.n_heads = own["n_heads"] or [own["n_head"]] * n
         self.n_kv_heads = own["n_kv_heads"] or [own["n_kv_head"]] * n
         self.d_heads = own["d_heads"] or [own["d_head"]] * n
+        self.kv_layers = own["kv_layers"] or list(range(n))
         self.windows = own["windows"] or [own["sliding_window"]] * n
         self.rotations = own["rotations"] or [0] * n
         self.values_from_keys = own["values_from_keys"] or [0] * n
@@ -175,21 +178,36 @@ class _Forward:
     def hidden_states(self, ids: Sequence[int]) -> Array:
         """Return hidden states after the final norm, if any, [n_rows, d_model]."""
         x = self.embed(ids)
+        if self.settings["d_per_layer"]:
+            self.per_layer = self.embed_per_layer(x, ids)
         for i in range(self.n_layer):
             x = self.layer(x, i)
         return self.norm(x, "output_norm") if self.settings["output_norm"] else x
 
     def embed(self, ids: Sequence[int]) -> Array:
-        own, row_format = self.settings, self.format_of("token_embedding")
-        rows: Array = self.tensors["token_embedding"][np.asarray(ids, dtype=int)]
+        own = self.settings
+        x = self.table_rows("token_embedding", ids) * own["embedding_scale"]
+        if own["position"] == "learned":
+            x = x + self.tensor("position_embedding")[self.position]
+        return self.norm(x, "embedding_norm") if own["embedding_norm"] else x
+
+    def table_rows(self, name: str, ids: Sequence[int]) -> Array:
+        """Return rows of an embedding table, [n_rows, n]."""
+        row_format, rows = self.format_of(name), self.tensors[name][np.asarray(ids, dtype=int)]
         if row_format in BLOCK_TYPES:
             rows = stored(rows, row_format)
         elif row_format in ("bf16", "int8", "int4"):
             rows = round_bf16(rows)
-        x = rows.astype(self.dtype) * own["embedding_scale"]
-        if own["position"] == "learned":
-            x = x + self.tensor("position_embedding")[self.position]
-        return self.norm(x, "embedding_norm") if own["embedding_norm"] else x
+        numbers: Array = rows.astype(self.dtype)
+        return numbers
+
+    def embed_per_layer(self, x: Array, ids: Sequence[int]) -> Array:
+        """Return the vectors of per-layer embeddings, [n_rows, n_layer, d_per_layer]; x: the embeddings."""
+        projected = self.linear(x, "per_layer_projection") / math.sqrt(x.shape[1])
+        shape = self.n_rows, self.n_layer, self.settings["d_per_layer"]
+        rows = self.table_rows("per_layer_embedding", ids).reshape(shape)
+        normed = self.norm(projected.reshape(shape), "per_layer_projection_norm")
+        return (normed + math.sqrt(shape[2]) * rows) * math.sqrt(0.5)
 
     def layer(self, x: Array, i: int) -> Array:
         """Return the residual stream after a layer."""
@@ -204,7 +222,8 @@ class _Forward:
         if self.encoded is not None:
             crossed = self.cross_attention(self.before(attended, f"{ours}.cross_norm"), self.encoded, i)
             attended = self.added(attended, crossed, f"{ours}.cross_post_norm")
-        x = np.where(self.passing & (i in self.skip_attn), x, attended)
+        skips = i in self.skip_attn or self.kv_layers[i] in self.skip_attn
+        x = np.where(self.passing & skips, x, attended)
         if parallel == "no":
             stream = x
         if parallel != "one_norm":
@@ -213,10 +232,15 @@ class _Forward:
             y = self.with_dense(stream, h, i)
         else:
             y = self.mixture(h, i) if self.mixtures[i] else self.mlp(h, ours)
-        y = np.where(self.passing & (i in self.skip_mlp), x, self.added(x, y, f"{ours}.mlp_post_norm"))
+        y = self.added(x, y, f"{ours}.mlp_post_norm")
+        if self.per_layer is not None:
+            gate = _ACTIVATIONS[self.settings["activation"]](self.linear(y, f"{ours}.per_layer_gate"))
+            out = self.linear(gate * self.per_layer[:, i], f"{ours}.per_layer_out")
+            y = self.added(y, out, f"{ours}.per_layer_post_norm")
+        y = np.where(self.passing & (i in self.skip_mlp), x, y)
         if not self.settings["layer_scale"]:
             return y
-        whole = self.passing & (i in self.skip_attn and i in self.skip_mlp)
+        whole = self.passing & (skips and i in self.skip_mlp)
         return np.where(whole, y, y * self.tensor(f"{ours}.layer_scale"))
 
     def before(self, x: Array, name: str) -> Array:
@@ -234,14 +258,13 @@ class _Forward:
 
     def attention(self, h: Array, i: int) -> Array:
         own, ours = self.settings, f"layers.{i}"
-        q, k = self.linear(h, f"{ours}.attn_q"), self.linear(h, f"{ours}.attn_k")
-        if own["qk_norm"] == "whole":
-            q, k = self.norm(q, f"{ours}.attn_q_norm"), self.norm(k, f"{ours}.attn_k_norm")
-        q = self.turned(self.heads(q, i), f"{ours}.attn_q_norm", i)
-        k = self.turned(self.heads(k, i), f"{ours}.attn_k_norm", i)
-        v = self.heads(self.linear(h, f"{ours}.attn_{'k' if self.values_from_keys[i] else 'v'}"), i)
-        if own["v_norm"]:
-            v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + own["norm_eps"])
+        q = self.query_or_key(h, "q", i)
+        if self.kv_layers[i] == i:
+            v = self.heads(self.linear(h, f"{ours}.attn_{'k' if self.values_from_keys[i] else 'v'}"), i)
+            if own["v_norm"]:
+                v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + own["norm_eps"])
+            self.kept[i] = self.query_or_key(h, "k", i), v
+        k, v = self.kept[self.kv_layers[i]]
         if own["query_growth"]:
             growth = 1.0 + own["query_growth"] * np.log1p(self.position // own["query_span"])
             q = q * growth[:, None, None].astype(self.dtype)
@@ -257,6 +280,13 @@ class _Forward:
         sinks = self.tensor(f"{ours}.attn_sinks") if own["attn_sinks"] else None
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
         return self.linear(self.gated(self.mixed(weights, v), h, i), f"{ours}.attn_out")
+
+    def query_or_key(self, h: Array, part: str, i: int) -> Array:
+        """Return queries ("q") or keys ("k"), normalized and rotated."""
+        x, norm = self.linear(h, f"layers.{i}.attn_{part}"), f"layers.{i}.attn_{part}_norm"
+        if self.settings["qk_norm"] == "whole":
+            x = self.norm(x, norm)
+        return self.turned(self.heads(x, i), norm, i)
 
     def gated(self, attended: Array, h: Array, i: int) -> Array:
         """Multiply the output of attention by its gates."""
@@ -526,9 +556,9 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
     "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
     "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
-    "n_kv_heads": (), "d_heads": (), "mixers": (), "conv_bias": False, "mixer_grouped": False,
-    "windows": (), "rotations": (), "score_scales": (), "mixtures": (), "values_from_keys": (),
-    "layer_scale": False, "dense_with_experts": False,
+    "n_kv_heads": (), "d_heads": (), "kv_layers": (), "d_per_layer": 0, "mixers": (), "conv_bias": False,
+    "mixer_grouped": False, "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
+    "values_from_keys": (), "layer_scale": False, "dense_with_experts": False,
     "n_mixer_norm_groups": 0, "mixer_norm_first": False,
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,

@@ -71,7 +71,7 @@ def stored_tensors(path: Path, sources: list[Source], tensors: Mapping[str, Any]
     for name, source in matrices.items():
         keeps = same[name] in ("f32", "bf16") or source.entry.keeps_rows
         # fallback for a type that the core does not compute with
-        other = "bf16" if name == "token_embedding" else "int8"
+        other = "bf16" if name.endswith("_embedding") else "int8"
         formats[name] = (keeps and same[name]) or other
     _join(formats)
     changed = Counter(

@@ -51,8 +51,8 @@ FOLDER_TYPES: Final = (*_NUMBERS, *_BITS)
 
 _BLOCK: Final = 32  # inputs that share a scale
 # Tensors that are looked up by row.
-_TABLES: Final = ("token_embedding", "encoder.token_embedding")
-_EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias", "mixer_conv")
+_TABLES: Final = ("token_embedding", "encoder.token_embedding", "per_layer_embedding")
+_EMBEDDINGS: Final = (*_TABLES, "position_embedding", "relative_bias", "mixer_conv")
 # Files that are not copied, because they are generated or describe the weight files.
 _OWN: Final = ("config.json", INDEX_NAME)
 _OF_TEXTS: Final = "generation_config.json"
