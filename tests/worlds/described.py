@@ -72,7 +72,7 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
             found["n_ctx"] = draws.one(300, 600)  # slices of a prompt
     if found.get("encoder") is not None:
         kept = found.get("switches", {})
-        found["switches"] = {name: kept[name] for name in kept if name not in _NOT_BESIDE_ENCODERS}
+        found["switches"] = {name: kept[name] for name in kept if name not in _NOT_WITH_ENCODERS}
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
@@ -92,7 +92,7 @@ def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_NOT_BESIDE_ENCODERS = ("parallel", "mixers", "kv_layers", "d_per_layer")
+_NOT_WITH_ENCODERS = ("parallel", "mixers", "kv_layers", "d_per_layer")
 _NOT_OF_ENCODERS = ("alibi", "windows", "head_bias", "mixers", "kv_layers", "d_per_layer")
 
 
@@ -178,7 +178,7 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["gated"] = draws.chance(0.5)
     elif "d_per_layer" not in found and draws.chance(0.15):
         found |= {"activation": "silu_clamped", "gated": True, "activation_limit": draws.one(0.3, 7.0)}
-    elif "experts" not in model and draws.chance(0.1):
+    elif not {"experts", "d_per_layer"} & {*model, *found} and draws.chance(0.1):
         found |= {"activation": "xielu", "gated": False}
     found |= _draw_positions(draws, n_layer, n_head, d_head)
     if "alibi" not in found and "relative_buckets" not in found and draws.chance(0.15):

@@ -150,6 +150,10 @@ CASES: dict[str, Callable[[], Any]] = {
         final_logit_softcapping=3.0, layer_types=["full_attention"] * 4),
     "Gemma4ForCausalLM experts": _of("Gemma4TextConfig", _GEMMA4, attention_k_eq_v=True, global_head_dim=24,
         enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=40),
+    "Gemma4ForCausalLM shared": _of("Gemma4TextConfig", _GEMMA4, num_hidden_layers=6, global_head_dim=24,
+        layer_types=["sliding_attention", "full_attention"] * 3, num_kv_shared_layers=3,
+        use_double_wide_mlp=True, hidden_size_per_layer_input=12, vocab_size_per_layer_input=
+        SIZES["vocab_size"]),
     "Gemma4UnifiedForCausalLM": _of("Gemma4UnifiedTextConfig", _without(_GEMMA4,
         "hidden_size_per_layer_input"), attention_k_eq_v=True, global_head_dim=16,
         num_global_key_value_heads=3),
@@ -466,7 +470,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": {"text_config": _GEMMA3},
     "Gemma4ForCausalLM": _GEMMA4_TINY | {"hidden_size_per_layer_input": 0},
-    "Gemma4ForConditionalGeneration": {"text_config": _GEMMA4_TINY | {"hidden_size_per_layer_input": 0}},
+    "Gemma4ForConditionalGeneration": {"text_config": _GEMMA4_TINY | {"attention_k_eq_v": False,
+        "num_hidden_layers": 4, "layer_types": _MIXED * 2, "num_kv_shared_layers": 2, "use_double_wide_mlp":
+        True, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 17}},
     "Gemma4UnifiedForCausalLM": _GEMMA4_TINY,
     "Gemma4UnifiedForConditionalGeneration": {"text_config": _GEMMA4_TINY},
     "OlmoForCausalLM": _HF | {"clip_qkv": 1.0},

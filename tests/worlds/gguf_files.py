@@ -283,6 +283,12 @@ CASES = {
         gemma4),
     "gemma4 values": Case("gemma4", "Gemma4ForCausalLM", {"attention_k_eq_v": False}, _GEMMA4 |
         {"attention.head_count_kv": 1}, gemma4),
+    "gemma4 shared": Case("gemma4", "Gemma4ForCausalLM", {"attention_k_eq_v": False, "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 17},
+        _GEMMA4 | {"attention.head_count_kv": 1, "attention.sliding_window_pattern": [True, False] * 2,
+        "attention.shared_kv_layers": 2, "embedding_length_per_layer_input": 8,
+        "feed_forward_length": [24, 24, 48, 48]}, gemma4),
     "olmo": Case("olmo", "OlmoForCausalLM", keys={"attention.clamp_kqv": 1.0}, change=turned),
     "olmo2": Case("olmo2", "Olmo2ForCausalLM"),
     "olmo3": Case("olmo2", "Olmo3ForCausalLM", keys={"attention.sliding_window": 6,

@@ -235,9 +235,10 @@ static sd_status check_decoder_only(const sd_config* c) {
               "kv_layers or d_per_layer is set, expected no encoder with it");
     REFUSE_IF(
         c->d_per_layer > 0 && (c->norm != SD_NORM_RMS || !c->norm_weight || !sd_norms_output(c) ||
-                               c->activation == SD_ACT_SILU_CLAMPED || c->features.use != SD_FEATURE_NONE),
-        "d_per_layer is %d, expected RMSNorms with weights of outputs, no clamped activation and no "
-        "features with it",
+                               c->activation == SD_ACT_SILU_CLAMPED || c->activation == SD_ACT_XIELU ||
+                               c->features.use != SD_FEATURE_NONE),
+        "d_per_layer is %d, expected RMSNorms with weights of outputs, an activation that has no numbers of "
+        "its own, and no features with it",
         c->d_per_layer);
     return SD_OK;
 }

@@ -140,9 +140,8 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
                            sd_layer* layer) {
     int d_q = sd_query_width(own), d_kv = sd_key_width(own);
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
-    int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own), n = 0;
-    sd_matrix_part qkv[4];
-    qkv[n++] = part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q);
+    int gated = sd_gate_width(c, own), outputs = sd_qkv_outputs(c, own), n = 1;
+    sd_matrix_part qkv[4] = {part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q)};
     if (!own->shares_kv) qkv[n++] = part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv);
     if (!own->shares_kv && !own->values_from_keys)
         qkv[n++] = part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv);
@@ -192,6 +191,7 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
         .mlp_post_norm = take_vector(arena, d, post),
         .scale = take_vector(arena, 1, c->layer_scale),
+        .per_layer_post_norm = take_vector(arena, d, c->d_per_layer > 0),
         .mlp_post_norm_bias = take_vector(arena, d, post && layer_norm),
     };
     if (sd_attends(own))
@@ -204,7 +204,6 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     if (c->d_per_layer > 0) {
         layer.per_layer_gate = take_matrix(arena, p, SD_PER_LAYER_GATE, c->d_per_layer, d);
         layer.per_layer_out = take_matrix(arena, p, SD_PER_LAYER_OUT, d, c->d_per_layer);
-        layer.per_layer_post_norm = take_vector(arena, d, 1);
     }
     return layer;
 }
@@ -228,11 +227,10 @@ static sd_number embedding_number(packing p, sd_tensor_role role) {
     return p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
 }
 
-/* Take per-layer embeddings, if there are any. */
+/* Take per-layer embeddings. */
 static void take_per_layer(sd_arena* arena, const sd_config* c, packing p, sd_model* model) {
-    int n = c->n_layer * c->d_per_layer;
-    if (n == 0) return;
     sd_number number = embedding_number(p, SD_PER_LAYER_EMBEDDING);
+    int n = c->n_layer * c->d_per_layer;
     model->per_layer_embedding = sd_table_take(arena, number, c->n_vocab, n);
     model->per_layer_projection = take_matrix(arena, p, SD_PER_LAYER_PROJECTION, n, c->d_model);
     model->per_layer_projection_norm = take_vector(arena, c->d_per_layer, 1);
@@ -286,7 +284,7 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, s
         take_vector(arena, sd_head_rows(c), c->head_bias && !c->bidirectional && !c->shared_head);
     if (c->shared_head && c->n_draft_tokens > 0) take_shared_head(arena, c, shared.target, model);
     if (c->features.use != SD_FEATURE_NONE) take_features(arena, c, p, model);
-    take_per_layer(arena, c, p, model);
+    if (c->d_per_layer > 0) take_per_layer(arena, c, p, model);
     model->ones = take_vector(arena, sd_widest(c, sd_head_size), c->v_norm);
     model->zeros =
         take_vector(arena, sd_widest(c, sd_query_width), layer_norm && c->qk_norm != SD_QK_NORM_NONE);

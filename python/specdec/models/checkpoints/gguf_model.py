@@ -108,12 +108,19 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
     }
 
 
+def _shared_prefixes(metadata: Metadata) -> tuple[str, ...]:
+    """Return prefixes of tensors in layers that use keys and values of earlier ones."""
+    n_shared = metadata.get("attention.shared_kv_layers", 0)
+    layers = range(metadata.n_layer - n_shared, metadata.n_layer) if type(n_shared) is int else ()
+    return tuple(f"blk.{i}.attn_{part}." for i in layers for part in ("k", "v", "k_norm"))
+
+
 def of_model(metadata: Metadata) -> dict[str, Any]:
     """Return the tensors of the model, without those that the configuration used or nothing reads."""
     found: dict[str, Any] = {}
-    of_blocks = mtp_prefixes(metadata)
+    unread = mtp_prefixes(metadata) + _shared_prefixes(metadata)
     for key, tensor in metadata.tensors.items():
-        if key not in metadata.used and not key.endswith(_UNUSED) and not key.startswith(of_blocks):
+        if key not in metadata.used and not key.endswith(_UNUSED) and not key.startswith(unread):
             is_row = key.endswith(ROW) and len(tensor.shape) == 1
             found[key] = replace(tensor, shape=(1, *tensor.shape)) if is_row else tensor
     return found

@@ -1,9 +1,9 @@
-"""Gemma 4: heads, windows and RoPE by layer, values that are keys, factors of the stream after layers."""
+"""Gemma 4: heads, windows and RoPE by layer, shared keys and values, per-layer embeddings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,10 @@ _LAYER = "model.layers.{i}"
 _TENSORS: dict[str, Named | Either] = LLAMA | named(
     _LAYER, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
     mlp_post_norm=".post_feedforward_layernorm", layer_scale=".layer_scalar",
+    per_layer_embedding="model.embed_tokens_per_layer.weight",
+    per_layer_projection="model.per_layer_model_projection",
+    per_layer_projection_norm="model.per_layer_projection_norm", per_layer_gate=".per_layer_input_gate",
+    per_layer_out=".per_layer_projection", per_layer_post_norm=".post_per_layer_input_norm",
     dense_post_norm=".post_feedforward_layernorm_1", experts_norm=".pre_feedforward_layernorm_2",
     experts_post_norm=".post_feedforward_layernorm_2", router=".router.proj",
     expert_scale=".router.per_expert_scale",
@@ -81,23 +85,49 @@ def _experts(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _without_shared_layers(reader: ConfigReader) -> None:
-    """Refuse features that only Gemma 4 E2B and E4B have."""
+def _shared(reader: ConfigReader, layer_types: Sequence[str], d_ff: int) -> dict[str, Any]:
+    """Read which layers use keys and values of earlier ones, and the widths of MLPs, doubled there."""
+    fields, n_layer = reader.fields, len(layer_types)
+    n_own = n_layer - fields.integer("num_kv_shared_layers", minimum=0, maximum=n_layer - 1, default=0)
+    is_wide = fields.boolean("use_double_wide_mlp", default=False)
+    if n_own == n_layer:
+        return {}
+    last = {layer_type: i for i, layer_type in enumerate(layer_types[:n_own])}
+    if not last.keys() >= {*layer_types}:
+        raise fields.unsupported("num_kv_shared_layers", "a layer of each type that is not shared")
+    kv_layers = [i if i < n_own else last[layer_type] for i, layer_type in enumerate(layer_types)]
+    widths = [d_ff if i < n_own else 2 * d_ff for i in range(n_layer)]
+    return {"kv_layers": kv_layers} | ({"d_ffs": widths} if is_wide else {})
+
+
+def _per_layer(reader: ConfigReader, n_vocab: int) -> dict[str, Any]:
+    """Read per-layer embeddings."""
     fields = reader.fields
-    fields.require("num_kv_shared_layers", 0, because="each layer has keys and values of its own")
-    if fields.raw("hidden_size_per_layer_input"):
-        expected = "0 (256 if absent): layers have no embeddings of their own"
-        raise fields.unsupported("hidden_size_per_layer_input", expected)
-    fields.skip("use_double_wide_mlp")  # of layers with shared keys and values
-    fields.skip("vocab_size_per_layer_input")
+    name, of_vocab = "hidden_size_per_layer_input", "vocab_size_per_layer_input"
+    width = fields.integer(name, minimum=0, default=0)
+    if not width:
+        fields.skip(of_vocab)
+        return {}
+    if fields.integer(of_vocab, default=n_vocab) != n_vocab:
+        raise fields.unsupported(of_vocab, f"{n_vocab}, the vocab_size")
+    return {"d_per_layer": width}
+
+
+def _settled(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Drop keys and values that no layer uses, as transformers does."""
+    for i, kv_layer in enumerate(config.get("kv_layers", ())):
+        for part in ("k_proj", "v_proj", "k_norm") if kv_layer != i else ():
+            tensors.pop(f"model.layers.{i}.self_attn.{part}.weight", None)
+    return config
 
 
 def _gemma4(reader: ConfigReader, *, window: int = 512) -> dict[str, Any]:
     """Read Gemma 4; the last layer always has full attention."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4, default_d_head=256)
-    _without_shared_layers(reader)
     n_layer = sizes["n_layer"]
     layer_types = [*reader.layer_types(n_layer, 6)[:-1], _FULL]
+    shared = _shared(reader, layer_types, sizes["d_ff"])
+    kv_layers = shared.get("kv_layers", range(n_layer))
     k_eq_v = fields.boolean("attention_k_eq_v", default=False)
     heads = _heads(reader, sizes, layer_types, k_eq_v=k_eq_v)
     n_kv_heads, d_heads = zip(*heads, strict=True)
@@ -114,9 +144,13 @@ def _gemma4(reader: ConfigReader, *, window: int = 512) -> dict[str, Any]:
         rotations=[int(layer_type != _FULL) for layer_type in layer_types],
         activation=reader.activation("hidden_activation", "gelu_pytorch_tanh"),
         norm_position="both", qk_norm="head", v_norm=True, score_scales=[1.0] * n_layer, layer_scale=True,
-        values_from_keys=[int(k_eq_v and layer_type == _FULL) for layer_type in layer_types],
+        values_from_keys=[
+            int(k_eq_v and layer_type == _FULL and kv_layers[i] == i)
+            for i, layer_type in enumerate(layer_types)
+        ],
         logit_softcap=reader.optional_number("final_logit_softcapping"),
-        **reader.windows(layer_types, default=window), **_experts(reader),
+        **reader.windows(layer_types, default=window), **shared, **_per_layer(reader, sizes["n_vocab"]),
+        **_experts(reader),
     )  # fmt: skip
 
 
@@ -127,6 +161,7 @@ _ROPE = {
 _UNIFIED_ABSENT = absent(2304, 9216, 30, 8, 262144, 262144) | {"rope_parameters": _ROPE}
 _ABSENT = _UNIFIED_ABSENT | {"max_position_embeddings": 131072, "hidden_size_per_layer_input": 256}
 _SEEING = SEEING | {
+    "settled": _settled,
     "left_out": (
         "model.audio_tower.", "model.embed_audio.", "model.embed_vision.", "model.vision_embedder.",
         "model.vision_tower.",
@@ -139,7 +174,7 @@ _SEEING = SEEING | {
 _unified = partial(_gemma4, window=1024)
 
 FAMILIES = {
-    "Gemma4ForCausalLM": Family(_gemma4, _TENSORS, "gemma4_text", _ABSENT),
+    "Gemma4ForCausalLM": Family(_gemma4, _TENSORS, "gemma4_text", _ABSENT, settled=_settled),
     "Gemma4ForConditionalGeneration": Family(_gemma4, _TENSORS, "", _ABSENT, **_SEEING),
     "Gemma4UnifiedForCausalLM": Family(_unified, _TENSORS, "gemma4_unified_text", _UNIFIED_ABSENT),
     "Gemma4UnifiedForConditionalGeneration": Family(_unified, _TENSORS, "", _UNIFIED_ABSENT, **_SEEING),

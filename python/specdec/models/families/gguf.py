@@ -34,7 +34,7 @@ from specdec.models.families.family import (
     rows_of_heads,
     turned,
 )
-from specdec.models.families.gguf_metadata import Metadata
+from specdec.models.families.gguf_metadata import KV_HEADS, Metadata
 from specdec.models.families.moe import stacked
 from specdec.models.families.rotary import rotary_frequencies, yarn_attention_factor
 
@@ -87,7 +87,9 @@ _GEMMA4 = _TENSORS | {
     **named(
         _BLOCK, layer_scale=".layer_output_scale.weight", dense_post_norm=".post_ffw_norm_1",
         experts_norm=".pre_ffw_norm_2", experts_post_norm=".post_ffw_norm_2",
-        expert_scale=".ffn_down_exps.scale",
+        expert_scale=".ffn_down_exps.scale", per_layer_embedding="per_layer_token_embd.weight",
+        per_layer_projection="per_layer_model_proj", per_layer_projection_norm="per_layer_proj_norm",
+        per_layer_gate=".inp_gate", per_layer_out=".proj", per_layer_post_norm=".post_norm",
     ),
     "router_norm": Named(f"{_BLOCK}.ffn_gate_inp", suffixes={".weight": ".scale"}),
     **{
@@ -318,12 +320,18 @@ def _gemma4(m: Metadata) -> dict[str, Any]:
             "enable_moe_block": True, "num_experts": n_experts, "top_k_experts": m.get("expert_used_count"),
             "moe_intermediate_size": m.get("expert_feed_forward_length"),
         }  # fmt: skip
+    n_shared, widths = m.get("attention.shared_kv_layers", 0), m.by_layer("feed_forward_length")
+    is_wide = widths[0] != widths[-1]
+    if is_wide and widths != [widths[0]] * (m.n_layer - n_shared) + [2 * widths[0]] * n_shared:
+        expected = f"the same value, or twice as much in the last {n_shared} layers, which share keys"
+        raise m.unsupported("feed_forward_length", expected)
     return block | {
         "layer_types": types,
+        "use_double_wide_mlp": is_wide,
         "sliding_window": m.get(_WINDOW),
         "per_layer_config": {
             str(i): {"head_dim": size if flag else m.d_head, "num_key_value_heads": n_heads}
-            for i, (flag, n_heads) in enumerate(zip(windowed, m.kv_heads(), strict=True))
+            for i, (flag, n_heads) in enumerate(zip(windowed, m.by_layer(KV_HEADS), strict=True))
         },
         "rope_parameters": {
             "full_attention": block["rope_parameters"],
@@ -333,8 +341,9 @@ def _gemma4(m: Metadata) -> dict[str, Any]:
         },
         "attention_k_eq_v": not any(values),
         "final_logit_softcapping": m.get("final_logit_softcapping"),
-        "num_kv_shared_layers": m.get("attention.shared_kv_layers", 0),
+        "num_kv_shared_layers": n_shared,
         "hidden_size_per_layer_input": m.get("embedding_length_per_layer_input", 0),
+        "vocab_size_per_layer_input": None,
     }  # fmt: skip
 
 
@@ -591,6 +600,11 @@ def _local_base(config: Config, fields: Fields) -> float | None:
     return _base_of(local[0], *named, 10_000.0) if local else None
 
 
+def _n_shared(config: Config, fields: Fields) -> int:
+    """Return the number of layers with keys and values of earlier ones."""
+    return sum(i != kv_layer for i, kv_layer in enumerate(config.get("kv_layers", ())))
+
+
 def _of_windows(config: Config, fields: Fields) -> int:
     """Return the head size of layers with a window."""
     sizes = dict(zip(config["windows"], config.get("d_heads", ()), strict=False))
@@ -761,8 +775,9 @@ _GEMMA3_KEYS: WrittenRows = _CAPPED | {
 _GEMMA4_KEYS: WrittenRows = _GEMMA3_KEYS | _EXPERTS | {
     "attention.head_count_kv": lambda config, _: config.get("n_kv_heads") or config["n_kv_head"],
     "attention.key_length_swa": _of_windows, "attention.value_length_swa": _of_windows,
-    "rope.dimension_count_swa": _of_windows, "attention.shared_kv_layers": lambda *_: 0,
-    "embedding_length_per_layer_input": lambda *_: 0,
+    "rope.dimension_count_swa": _of_windows, "attention.shared_kv_layers": _n_shared,
+    "embedding_length_per_layer_input": lambda config, _: config.get("d_per_layer", 0),
+    "feed_forward_length": lambda config, _: config.get("d_ffs") or config["d_ff"],
 }  # fmt: skip
 _GRANITE_KEYS: WrittenRows = {
     "attention.scale": lambda config, _: config["score_scales"][0], "embedding_scale": "embedding_scale",

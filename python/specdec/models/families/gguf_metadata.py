@@ -16,8 +16,8 @@ from specdec.models.families.family import Config, wrong_shape
 _MOST_LAYERS: Final = 10_000
 
 KV_HEADS: Final = "attention.head_count_kv"
-# Architectures with numbers of KV heads by layer.
-_OWN_HEADS: Final = ("gemma4",)
+# Architectures with numbers of KV heads and widths of MLPs by layer.
+_OWN_SIZES: Final = ("gemma4",)
 # Architectures of which some layers have no attention.
 _SOME_ATTEND: Final = ("lfm2", "lfm2moe", "granitehybrid")
 
@@ -39,8 +39,10 @@ class Metadata(MetadataFields):
             raise self.unsupported(name, f"at most {_MOST_LAYERS} values, one per layer")
         if not isinstance(value, list):
             return value
-        if name == KV_HEADS and self.name in _OWN_HEADS:
+        if name == KV_HEADS and self.name in _OWN_SIZES:
             value = value[-1:]
+        if name == "feed_forward_length" and self.name in _OWN_SIZES:
+            value = value[:1]
         if name == KV_HEADS and self.name in _SOME_ATTEND:  # 0: a layer without attention
             value = [one for one in value if one != 0]
         if not value or any(one != value[0] for one in value[1:]):
@@ -52,18 +54,18 @@ class Metadata(MetadataFields):
         value = self.raw(key)
         return default if value is None else value
 
-    def kv_heads(self) -> list[Any]:
-        """Return the KV heads of each layer."""
-        value = super().raw(KV_HEADS)
+    def by_layer(self, key: str) -> list[Any]:
+        """Return the value of each layer."""
+        value = super().raw(key)
         if not isinstance(value, list):
             return [value] * self.n_layer
         if len(value) != self.integer("block_count"):
-            raise self.error(KV_HEADS, f"{self.integer('block_count')} values, one per layer")
+            raise self.error(key, f"{self.integer('block_count')} values, one per layer")
         return value[: self.n_layer]
 
     def attending(self) -> list[bool]:
         """Return which layers have attention."""
-        return [n_heads != 0 for n_heads in self.kv_heads()]
+        return [n_heads != 0 for n_heads in self.by_layer(KV_HEADS)]
 
     def pattern(self, key: str, n: int) -> list[bool] | None:
         """Return which of `n` layers have a window, from a list or period (last layer without), or None."""
