@@ -571,36 +571,3 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
     }
     return SD_OK;
 }
-
-void sd_model_norm(const sd_model* model, int n, const float* x, const float* weight, const float* bias,
-                   float* out) {
-    const sd_kernels* k = sd_kernels_get();
-    if (model->config.norm == SD_NORM_RMS)
-        k->rms_norm(n, x, weight, model->config.norm_eps, out);
-    else
-        k->layer_norm(n, x, weight, bias, model->config.norm_eps, out);
-}
-
-/* Add the position's embedding to `out` and normalize it, as configured. */
-static void add_position(const sd_model* model, int position, float* out) {
-    int d = model->config.d_model;
-    if (model->position_embedding.n_rows > 0) {
-        const float* at = (const float*)(const void*)model->position_embedding.data;
-        sd_kernels_get()->add(1, d, out, d, at + (size_t)position * (size_t)d, d);
-    }
-    if (model->embedding_norm != NULL)
-        sd_model_norm(model, d, out, model->embedding_norm, model->embedding_norm_bias, out);
-}
-
-void sd_model_embed(const sd_model* model, int token, int position, float* out) {
-    int d = model->config.d_model;
-    sd_table_row(&model->token_embedding, token, out);
-    if (model->config.embedding_scale != 1.0f)
-        sd_kernels_get()->scale(d, out, model->config.embedding_scale, out);
-    add_position(model, position, out);
-}
-
-void sd_model_embed_vector(const sd_model* model, const float* vector, int position, float* out) {
-    memcpy(out, vector, (size_t)model->config.d_model * sizeof *out);
-    add_position(model, position, out);
-}
