@@ -313,7 +313,6 @@ BAD_LLAMA: dict[type[CheckpointError], dict[str, list[Any]]] = {
             ["BertModel"], ["MambaForCausalLM"], ["JambaForCausalLM"], ["DbrxForCausalLM"],
             ["PegasusModel"], ["T5EncoderModel"], ["T5GemmaModel"], ["WhisperModel"],
             ["LlavaForConditionalGeneration"], ["Gemma3nForCausalLM"], ["Gemma4AssistantForCausalLM"],
-            ["LagunaForCausalLM"],
         ],
         "hidden_act": ["mish"], "quantization_config": [{"bits": 4}], "partial_rotary_factor": [0.5],
         "layer_types": [["full_attention", "sliding_attention"]],

@@ -171,7 +171,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
          UnsupportedModelError, "17, the vocab_size"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 1}, UnsupportedModelError, "that is not shared"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 2}, CheckpointError, "'num_kv_shared_layers' is 2"),
-        ("Gemma4ForCausalLM", {"enable_moe_block": True}, CheckpointError, "'num_experts' is missing"),
+        ("Gemma4ForCausalLM", {"enable_moe_block": True}, CheckpointError, "is missing"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, UnsupportedModelError, "is causal"),
         ("Gemma4ForCausalLM", {"per_layer_config": {"01": {"sliding_window": 3}}}, UnsupportedModelError,
          "not per_layer_config.01.sliding_window"),

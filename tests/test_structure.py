@@ -37,7 +37,7 @@ LINES = {
     "python/specdec/display": 400,
     "python/specdec/drafts": 6800,
     "python/specdec/integrations": 1300,
-    "python/specdec/models": 16200,
+    "python/specdec/models": 17000,
     "python/specdec/plot": 1700,
     "python/specdec/ray": 1300,
     "python/specdec/reference": 2500,

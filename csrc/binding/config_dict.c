@@ -63,7 +63,8 @@ typedef struct field {
 static const field FIELDS[] = {
     {"n_vocab", INT, 1, AT(n_vocab), {0}}, {"n_ctx", INT, 1, AT(n_ctx), {0}},
     {"n_layer", INT, 1, AT(n_layer), {0}}, {"d_model", INT, 1, AT(d_model), {0}},
-    {"d_per_layer", INT, 0, AT(d_per_layer), {0}}, {"gated", FLAG, 1, AT(gated), {0}}, {"tied", FLAG, 1, AT(tied), {0}},
+    {"d_per_layer", INT, 0, AT(d_per_layer), {0}}, {"gated", FLAG, 1, AT(gated), {0}},
+    {"tied", FLAG, 1, AT(tied), {0}},
     {"qkv_bias", FLAG, 1, AT(qkv_bias), {0}}, {"out_bias", FLAG, 1, AT(out_bias), {0}},
     {"mlp_bias", FLAG, 1, AT(mlp_bias), {0}}, {"norm_eps", FLOAT, 1, AT(norm_eps), {0}},
     {"norm_weight", FLAG, 0, AT(norm_weight), {0}}, {"norm_bias", FLAG, 0, AT(norm_bias), {0}},

@@ -271,8 +271,8 @@ typedef struct sd_kernels {
     double (*weigh)(int n, const float* x, float shift, float factor, double* weights);
     /* Σ weights. */
     double (*mass)(int n, const double* weights);
-    /* Σ max(0, a · (scale · a_factor) − b · b_factor), whose terms go to left [n], which may be a or b, unless
-     * it is NULL. *overlap is Σ min(a · a_factor, b · b_factor). */
+    /* Σ max(0, a · (scale · a_factor) − b · b_factor), whose terms go to left [n] unless it is NULL; left may
+     * be a or b. *overlap is Σ min(a · a_factor, b · b_factor). */
     double (*residual)(int n, const double* a, double a_factor, double scale, const double* b,
                        double b_factor, double* left, double* overlap);
     /* Copy the weights in [low, high) to `inside` [n], in order; returns their count. `inside`

@@ -1,7 +1,7 @@
 /* Kernels for loading: quantization of weights, packing and unpacking of GGUF blocks, checksums.
  *
- * Included after the vector's operations. With READ_BLOCKS 0, read_block stays that of the part before: it reads
- * one row, which is too short for wider registers. */
+ * Included after the vector's operations. With READ_BLOCKS 0, read_block stays that of the part before: it
+ * reads one row, which is too short for wider registers. */
 #ifndef READ_BLOCKS
 #define READ_BLOCKS 1
 #endif

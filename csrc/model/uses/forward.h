@@ -27,7 +27,7 @@ sd_status sd_forward_check_more(sd_workspace* workspace, const int32_t* rows, in
  * a chain of sd_slice_length tokens. */
 sd_status sd_forward_prompt(sd_workspace* workspace, const sd_branch* branches, int n_branches);
 
-/* May nodes of this prompt end in the last layer with keys, if nothing reads their rows or logits afterwards? */
+/* May nodes of this prompt end in the last layer with keys, if nothing reads their rows or logits later? */
 int sd_forward_may_end(const sd_workspace* workspace, const sd_cache* cache);
 
 /* Like sd_forward, without some layers: skipped [n_layer] has skip bits, at least one set. The nodes stay

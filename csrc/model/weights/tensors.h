@@ -101,11 +101,11 @@
     T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
     T(ROUTER_CORRECTION, "router_correction", e->n, 0, mixture && e->correction,                            \
       VECTOR(to->router_correction))                                                                        \
-    T(ROUTER_NORM, "router_norm.weight", d, 0, with_dense, VECTOR(to->router_norm))                             \
-    T(EXPERT_SCALE, "expert_scale", e->n, 0, with_dense, VECTOR(to->expert_scale))                              \
-    T(EXPERTS_NORM, "experts_norm.weight", d, 0, with_dense, VECTOR(to->experts_norm))                          \
-    T(EXPERTS_POST_NORM, "experts_post_norm.weight", d, 0, with_dense, VECTOR(to->experts_post_norm))           \
-    T(DENSE_POST_NORM, "dense_post_norm.weight", d, 0, with_dense, VECTOR(to->dense_post_norm))                 \
+    T(ROUTER_NORM, "router_norm.weight", d, 0, with_dense, VECTOR(to->router_norm))                         \
+    T(EXPERT_SCALE, "expert_scale", e->n, 0, with_dense, VECTOR(to->expert_scale))                          \
+    T(EXPERTS_NORM, "experts_norm.weight", d, 0, with_dense, VECTOR(to->experts_norm))                      \
+    T(EXPERTS_POST_NORM, "experts_post_norm.weight", d, 0, with_dense, VECTOR(to->experts_post_norm))       \
+    T(DENSE_POST_NORM, "dense_post_norm.weight", d, 0, with_dense, VECTOR(to->dense_post_norm))             \
     T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate))  \
     SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)         \
     /* from here on: one per expert of a layer */                                                           \

@@ -129,9 +129,9 @@ class _Exact(_Forward):
         gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")
         return self.times(self.silu(gate) * up, f"{ours}.mlp_down.weight")
 
-    def mixture(self, h: Array, i: int) -> Array:
+    def mixture(self, h: Array, i: int, routed: Array | None = None) -> Array:
         """Add experts in ascending order; each product with a weight and each sum is rounded."""
-        logits = product(h, self.tensors[f"layers.{i}.router.weight"], "f32")
+        logits = product(h if routed is None else routed, self.tensors[f"layers.{i}.router.weight"], "f32")
         correction = self.tensors.get(f"layers.{i}.router_correction")
         update = np.zeros_like(h)
         for row in range(self.n_rows):

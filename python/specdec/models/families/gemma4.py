@@ -25,15 +25,9 @@ _TENSORS: dict[str, Named | Either] = LLAMA | named(
     dense_post_norm=".post_feedforward_layernorm_1", experts_norm=".pre_feedforward_layernorm_2",
     experts_post_norm=".post_feedforward_layernorm_2", router=".router.proj",
     expert_scale=".router.per_expert_scale",
-) | {
-    "router_norm": Named(f"{_LAYER}.router.scale", suffixes={".weight": ""}),
-    **{  # stacked, as published
-        name: Either(tuple(reversed(entry.options)))
-        for name, entry in experts(
-            f"{_LAYER}.experts", "gate_proj", "up_proj", "down_proj", together=f"{_LAYER}.experts"
-        ).items()
-    },
-}  # fmt: skip
+) | {"router_norm": Named(f"{_LAYER}.router.scale", suffixes={".weight": ""})} | experts(
+    f"{_LAYER}.experts", "gate_proj", "up_proj", "down_proj", f"{_LAYER}.experts", stacked_first=True
+)  # fmt: skip
 
 _FULL = "full_attention"
 

@@ -133,15 +133,22 @@ _MLP = "model.layers.{i}.mlp"
 
 
 def experts(
-    module: str, gate: str, up: str, down: str, together: str = f"{_MLP}.experts"
-) -> dict[str, Either]:
+    module: str,
+    gate: str,
+    up: str,
+    down: str,
+    together: str = f"{_MLP}.experts",
+    *,
+    stacked_first: bool = False,
+) -> dict[str, Named | Either]:  # fmt: skip
     """Return the entries of separately stored experts, or stacked ones as in transformers 5."""
     both = f"{together}.gate_up_proj"
-    return {
-        "experts.mlp_gate": Either((Named(f"{module}.{{e}}.{gate}"), stacked(both, part=0))),
-        "experts.mlp_up": Either((Named(f"{module}.{{e}}.{up}"), stacked(both, part=1))),
-        "experts.mlp_down": Either((Named(f"{module}.{{e}}.{down}"), stacked(f"{together}.down_proj"))),
+    options = {
+        "experts.mlp_gate": (Named(f"{module}.{{e}}.{gate}"), stacked(both, part=0)),
+        "experts.mlp_up": (Named(f"{module}.{{e}}.{up}"), stacked(both, part=1)),
+        "experts.mlp_down": (Named(f"{module}.{{e}}.{down}"), stacked(f"{together}.down_proj")),
     }
+    return {name: Either(two[::-1] if stacked_first else two) for name, two in options.items()}
 
 
 SHARED = "model.layers.{i}.shared_mlp"
