@@ -9,13 +9,15 @@ from typing import Any
 
 from specdec.fields import REQUIRED
 from specdec.models.families.config_reader import MAX_D_HEAD, ConfigReader
-from specdec.models.families.family import SEEING, Either, Family, Named, absent, named
+from specdec.models.families.family import SEEING, Family, Named, absent, named
 from specdec.models.families.llama import LLAMA, llama_like
 from specdec.models.families.moe import experts, mixture
 
 _LAYER = "model.layers.{i}"
 
-_TENSORS: dict[str, Named | Either] = LLAMA | named(
+_TENSORS = experts(
+    f"{_LAYER}.experts", "gate_proj", "up_proj", "down_proj", f"{_LAYER}.experts", stacked_first=True
+) | LLAMA | named(
     _LAYER, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
     mlp_post_norm=".post_feedforward_layernorm", layer_scale=".layer_scalar",
     per_layer_embedding="model.embed_tokens_per_layer.weight",
@@ -25,9 +27,7 @@ _TENSORS: dict[str, Named | Either] = LLAMA | named(
     dense_post_norm=".post_feedforward_layernorm_1", experts_norm=".pre_feedforward_layernorm_2",
     experts_post_norm=".post_feedforward_layernorm_2", router=".router.proj",
     expert_scale=".router.per_expert_scale",
-) | {"router_norm": Named(f"{_LAYER}.router.scale", suffixes={".weight": ""})} | experts(
-    f"{_LAYER}.experts", "gate_proj", "up_proj", "down_proj", f"{_LAYER}.experts", stacked_first=True
-)  # fmt: skip
+) | {"router_norm": Named(f"{_LAYER}.router.scale", suffixes={".weight": ""})}  # fmt: skip
 
 _FULL = "full_attention"
 
