@@ -55,7 +55,7 @@ typedef struct field {
     enum { INT, FLAG, FLOAT, REAL, CHOICE } type;
     int required;
     size_t offset;
-    const char* choices[7]; /* of a CHOICE, ended by NULL */
+    const char* choices[SD_N_ACTIVATIONS + 1]; /* of a CHOICE, ended by NULL */
 } field;
 
 /* clang-format off */
