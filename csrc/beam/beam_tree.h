@@ -36,11 +36,10 @@ typedef struct sd_beam_tree {
     sd_cache draft;  /* owned; not created if nothing is drafted */
     sd_arena arena;  /* owns the arrays below */
     int n_nodes, max_nodes;
-    int drafting;              /* the draft still reads; once stopped it never resumes */
-    int n_draft_read;          /* nodes in the draft's cache while it drafts */
-    int32_t *tokens, *parents; /* [max_nodes] parents: an earlier node, or -1: the committed text */
-    int32_t *old_index,
-        *new_index; /* [max_nodes] of a prune: of each node that stays, and of each old node */
+    int drafting;                   /* the draft still reads; once stopped it never resumes */
+    int n_draft_read;               /* nodes in the draft's cache while it drafts */
+    int32_t *tokens, *parents;      /* [max_nodes] parents: an earlier node, or -1: the committed text */
+    int32_t *old_index, *new_index; /* [max_nodes] of a prune: by new node, and by old node or -1 */
 } sd_beam_tree;
 
 /* Create a tree for up to max_nodes nodes after n_committed tokens. draft NULL: nothing is drafted. The tree

@@ -24,10 +24,10 @@ sd_expert_reads sd_expert_reads_of(const sd_config* c) {
     double of_width = d * (c->gated ? 3.0 : 2.0), experts = 0.0, rest = d * c->n_vocab;
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* layer = &c->layers[i];
-        int mixture = layer->mixture;
+        int dense = !layer->mixture || e->with_dense;
         double heads = 2.0 * (sd_query_width(layer) + sd_key_width(layer));
-        rest += d * heads + of_width * (mixture ? e->shared_width : layer->d_ff);
-        if (mixture) experts += of_width * e->width * e->n_chosen;
+        rest += d * heads + of_width * (dense ? layer->d_ff : e->shared_width);
+        if (layer->mixture) experts += of_width * e->width * e->n_chosen;
     }
     if (experts == 0.0) return (sd_expert_reads){0};
     return (sd_expert_reads){experts / (experts + rest), 1.0 - (double)e->n_chosen / e->n};

@@ -240,9 +240,7 @@ int32_t sd_coupled_token(const sd_distribution* d, sd_stream stream, uint32_t po
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest, double* overlap) {
     const sd_kernels* k = sd_kernels_get();
-    sd_distribution unused;
-    double* stored = rest ? left : NULL;
-    *(rest = rest ? rest : &unused) = *target;
+    if (rest) *rest = *target;
     if (target->point >= 0 || draft->point >= 0) *overlap = sd_overlap(target, 1.0, draft, n_vocab);
     /* the residual of a point mass is on the same token */
     if (target->point >= 0) return fmax(0.0, scale - sd_prob(draft, target->point));
@@ -254,11 +252,13 @@ double sd_residual(const sd_distribution* target, double scale, const sd_distrib
         sum = mass * factor;
     } else {
         sum = mass = k->residual(n_vocab, target->weights, target->factor, scale, draft->weights,
-                                 draft->factor, stored, overlap);
+                                 draft->factor, rest ? left : NULL, overlap);
         *overlap = fmin(*overlap, 1.0);
     }
     if (!(mass > 0.0 && isfinite(1.0 / mass))) return 0.0;
-    rest->weights = left;
-    set_mass(rest, mass);
+    if (rest) {
+        rest->weights = left;
+        set_mass(rest, mass);
+    }
     return sum;
 }

@@ -29,8 +29,7 @@ typedef struct walk {
      * after it. At a leaf that is the target's, requested last. */
     int end, ends_at_leaf;
     sd_distribution after_end;
-    double *of_after_end,
-        *of_row[2]; /* [n_vocab] each: weights of `after_end`, and of the row being visited */
+    double *of_after_end, *of_row[2]; /* [n_vocab] each: weights of after_end and of the row visited now */
 } walk;
 
 /* Mark each row as a leaf, as having only deterministic draft tokens (probability 1) below it, or as having

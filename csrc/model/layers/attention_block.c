@@ -65,13 +65,14 @@ static sd_attention pair_rows(const block* b, int pair, int row, int n_rows) {
     return at;
 }
 
-/* Prefetch the query, key and value of a row and head. */
+/* Prefetch the queries of a row and key/value head, and the key and value if it has its own. */
 static void prefetch_row(const block* b, int kv_head, ptrdiff_t row) {
     const sd_layer_config* own = config_of(b);
     const sd_workspace* w = b->pass->w;
     const float* from = w->qkv + row * w->ld_qkv;
     int d_head = own->d_head, group = own->n_head / own->n_kv_head;
     sd_prefetch_floats(from + (ptrdiff_t)kv_head * group * d_head, group * d_head);
+    if (own->shares_kv) return;
     sd_prefetch_floats(from + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
     sd_prefetch_floats(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
 }
@@ -95,7 +96,8 @@ static sd_prefetch_list first_reads(const block* b, int pair) {
     return sd_attention_first_reads(cache, b->layer, pair % n_kv_head);
 }
 
-/* Store the keys and values of new nodes [row, end) of a pair; see sd_attention_store. */
+/* Rotate the queries of new nodes [row, end) of a pair, and store their keys and values, if the layer has its
+ * own; see sd_attention_store. */
 static void store_rows(const block* b, int pair, int row, int end) {
     sd_workspace* w = b->pass->w;
     const sd_branch* branch = branch_of(b, pair);
@@ -111,7 +113,7 @@ static void store_rows(const block* b, int pair, int row, int end) {
     }
 }
 
-/* Do the rows that attend store their keys and values before, or rotate their queries? */
+/* Must the rows that attend be stored (store_rows) before? */
 static int stores(const block* b) { return b->attended == SD_ATTEND_TEXT && !b->stored; }
 
 /* New nodes that attend to their text or source: (sequence, key/value head) pairs. */

@@ -4,8 +4,8 @@
 #include "pass.h"
 #include "workspace.h"
 
-/* Run the rows of a pass through layer i, except what is skipped (workspace.h). The scale
- * is skipped with both halves. */
+/* Run the rows of a pass through layer i, except what is skipped (workspace.h). The layer's scale is skipped
+ * with both halves, its per-layer embeddings with the second. */
 void sd_layer_run(sd_pass* pass, int i, unsigned skipped);
 
 /* Project the input, attend, project back and add to the residual stream. Keys and values go to the caches of
@@ -32,8 +32,9 @@ void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* b
  * normalized, w->normed holds them unprepared. */
 void sd_feed_forward_run(sd_pass* pass, int layer, const void* input);
 
-/* Compute the vectors of all layers for each row of w->hidden, its embedding, before the first layer
- * (per_layer.c); and hidden += what layer i projects of them. For models with per-layer embeddings. */
+/* Per-layer embeddings (per_layer.c). Before the first layer, while w->hidden holds the rows' embeddings:
+ * compute each row's vectors for all layers, w->per_layer. Then for each layer: hidden += the projection of
+ * its vectors, gated. */
 void sd_pass_embed_per_layer(sd_pass* pass);
 void sd_per_layer_run(sd_pass* pass, int i);
 

@@ -1,4 +1,4 @@
-/* Per-layer embeddings (Gemma 3n, Gemma 4): each layer adds what it projects of a vector of the row's own. */
+/* Per-layer embeddings (Gemma 3n, Gemma 4): each row has a vector for each layer, which gates and adds it. */
 #include "layer.h"
 
 #include <math.h>

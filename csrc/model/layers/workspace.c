@@ -13,8 +13,8 @@ static ptrdiff_t row_stride(int n) {
 /* Scratch of recurrent layers. */
 static void lay_out_recurrence(sd_workspace* w, sd_arena* arena, const sd_mixer_sizes* sizes) {
     size_t rows = (size_t)w->max_rows;
-    const sd_recurrent_columns at =
-        sd_recurrent_columns_of(sizes, SD_MIXER_DELTA); /* which has the most rates */
+    /* the delta rule has the most rates */
+    const sd_recurrent_columns at = sd_recurrent_columns_of(sizes, SD_MIXER_DELTA);
     w->ld_rates = row_stride(at.n_rates);
     w->convolved = sd_arena_take(arena, rows, (size_t)at.n_channels * sizeof(float));
     w->rates = sd_arena_take(arena, rows, (size_t)w->ld_rates * sizeof(float));
@@ -41,9 +41,9 @@ static void lay_out(sd_workspace* w) {
     if (d_q < (size_t)c->d_per_layer) d_q = (size_t)c->d_per_layer;
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* own = &c->layers[i];
-        int copied = sd_attends(own) && own->values_from_keys; /* values */
-        int outputs = copied ? sd_qkv_width(own) : sd_qkv_outputs(c, own);
-        size_t width = (size_t)sd_mixer_width(c, &c->layers[i]);
+        int copies_values = sd_attends(own) && own->values_from_keys;
+        int outputs = copies_values ? sd_qkv_width(own) : sd_qkv_outputs(c, own);
+        size_t width = (size_t)sd_mixer_width(c, own);
         if (outputs > n_projected) n_projected = outputs;
         if (width > d_q) d_q = width;
     }

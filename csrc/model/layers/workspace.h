@@ -66,9 +66,8 @@ typedef struct sd_workspace {
     int32_t *tokens, *positions; /* [max_rows] */
     const float** inputs;        /* [max_rows] vector [d_model] in place of a token's embedding; NULL: none */
     sd_branch* parts;            /* [max_rows] nodes that sd_forward_finish has to start */
-    unsigned char*
-        stored_finite; /* [max_rows] a branch's first n_stored rows, before the layer they end in */
-    float* hidden;     /* [max_rows, d_model] the residual stream */
+    unsigned char* stored_finite; /* [max_rows] by branch: were its first n_stored rows finite? */
+    float* hidden;                /* [max_rows, d_model] the residual stream */
     /* For a model that reads features: where each row's is; those of another model, [max_rows, width];
      * embedding and feature of the rows, [max_rows, 2 d_model] */
     const float** row_features;

@@ -139,7 +139,7 @@ typedef struct lane {
     int has_source; /* has its source, or needs none */
     int begun;      /* reading has begun */
     int n_read;     /* nodes read */
-    int stop; /* nodes after which later groups may begin with a snapshot of the states, or more than all */
+    int stop;       /* nodes after which the states get a snapshot for later groups; INT_MAX: none */
 } lane;
 
 struct sd_score {
@@ -335,10 +335,10 @@ static sd_status attend(sd_score* s, int* encoded) {
 /* Find the next `stop` of a lane: where its stem and one of the next groups part. */
 static int next_stop(const sd_score* s, int which) {
     const lane* l = &s->lanes[which];
-    const text_group *own = l->group, *end = s->groups + s->n_groups;
-    int stop = INT_MAX, n = s->caches[which].n_ring > 0 ? s->n_lanes : 0;
-    for (const text_group* g = own + 1; g < end && g <= own + n; g++) {
-        int common = in_common(s, g, own);
+    int stop = INT_MAX, next = (int)(l->group - s->groups) + 1;
+    int end = next + (s->caches[which].n_ring > 0 ? s->n_lanes : 0);
+    for (int g = next; g < end && g < s->n_groups; g++) {
+        int common = in_common(s, &s->groups[g], l->group);
         if (sd_prompts_in_slices(s->options.model)) common -= common % SD_BLAS_SLICE;
         if (common >= WORTH_WAITING && common > l->n_read && common < stop) stop = common;
     }

@@ -214,7 +214,7 @@ static sd_status check_features(const sd_config* c) {
     return SD_OK;
 }
 
-/* Layers without keys and values of their own; per-layer embeddings. */
+/* Check shared keys and values, and per-layer embeddings, which only decoders have. */
 static sd_status check_decoder_only(const sd_config* c) {
     int shares = 0;
     for (int i = 0; i < c->n_layer; i++) {
@@ -233,13 +233,12 @@ static sd_status check_decoder_only(const sd_config* c) {
     }
     REFUSE_IF((shares || c->d_per_layer > 0) && (c->bidirectional || c->encoder != NULL),
               "kv_layers or d_per_layer is set, expected no encoder with it");
-    REFUSE_IF(
-        c->d_per_layer > 0 && (c->norm != SD_NORM_RMS || !c->norm_weight || !sd_norms_output(c) ||
-                               c->activation == SD_ACT_SILU_CLAMPED || c->activation == SD_ACT_XIELU ||
-                               c->features.use != SD_FEATURE_NONE),
-        "d_per_layer is %d, expected RMSNorms with weights of outputs, an activation that has no numbers of "
-        "its own, and no features with it",
-        c->d_per_layer);
+    REFUSE_IF(c->d_per_layer > 0 && (c->norm != SD_NORM_RMS || !c->norm_weight || !sd_norms_output(c) ||
+                                     c->activation == SD_ACT_SILU_CLAMPED || c->activation == SD_ACT_XIELU ||
+                                     c->features.use != SD_FEATURE_NONE),
+              "d_per_layer is %d, expected RMSNorms with weights, norms of outputs, an activation without "
+              "parameters, and no features with it",
+              c->d_per_layer);
     return SD_OK;
 }
 

@@ -50,8 +50,8 @@ static int variant_of(const sd_layer_config* layer) {
            (layer->shares_kv != 0) << 3;
 }
 
-/* Number of tensors outside the layers; in a layer [mixer][variant]. Each expert has per_expert. A layer's
- * tensors are in the order of the roles, expert by expert. */
+/* Number of tensors outside the layers; in a layer [mixer][variant], 0: there is no such layer. Each expert
+ * has per_expert. A layer's tensors are in the order of the roles, expert by expert. */
 typedef struct counts {
     int outside, per_expert, per_layer[SD_N_MIXERS][N_VARIANTS];
 } counts;
@@ -61,11 +61,12 @@ static counts count_tensors(const sd_config* c) {
     counts n = {.per_expert = count_roles(c, layer, SD_EXPERT_GATE, SD_N_ROLES)};
     layer.mixture = 0;
     n.outside = count_roles(c, layer, 0, SD_ATTN_NORM);
-    for (int i = 0; i < N_VARIANTS * SD_N_MIXERS; i++) {
-        layer.mixer = i / N_VARIANTS, layer.mixture = i & 1;
-        layer.input_norm = i >> 1 & 1, layer.values_from_keys = i >> 2 & 1, layer.shares_kv = i >> 3 & 1;
-        n.per_layer[i / N_VARIANTS][i % N_VARIANTS] = count_roles(c, layer, SD_ATTN_NORM, SD_EXPERT_GATE) +
-                                                      (layer.mixture ? c->experts.n * n.per_expert : 0);
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer_config* own = &c->layers[i];
+        int* of_layer = &n.per_layer[own->mixer][variant_of(own)];
+        if (*of_layer == 0)
+            *of_layer = count_roles(c, *own, SD_ATTN_NORM, SD_EXPERT_GATE) +
+                        (own->mixture ? c->experts.n * n.per_expert : 0);
     }
     return n;
 }

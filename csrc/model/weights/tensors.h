@@ -47,7 +47,7 @@
     T(TOKEN_NORM, "token_norm.weight", d, 0, normed_features, VECTOR(model->token_norm))                    \
     T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
     T(PER_LAYER_EMBEDDING, "per_layer_embedding", c->n_vocab, c->n_layer* d_per_layer, d_per_layer,         \
-      TABLE(model->per_layer_embedding)) /* of the layers, one after the other; so their projection \*/     \
+      TABLE(model->per_layer_embedding)) /* layer after layer, like their projection */                     \
     T(PER_LAYER_PROJECTION, "per_layer_projection.weight", c->n_layer* d_per_layer, d, d_per_layer,         \
       MATRIX(model->per_layer_projection, all))                                                             \
     T(PER_LAYER_PROJECTION_NORM, "per_layer_projection_norm.weight", d_per_layer, 0, d_per_layer,           \
