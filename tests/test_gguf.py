@@ -241,12 +241,16 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
         ({"general.alignment": 48}, CheckpointError, "general.alignment"),
         ({"attention.key_length": 8, "attention.value_length": 4}, UnsupportedModelError,
          "llama.attention.value_length"),
+        ({"attention.shared_kv_layers": "x"}, CheckpointError, "gemma4.attention.shared_kv_layers"),
+        ({"attention.shared_kv_layers": 2**31}, CheckpointError, "gemma4.attention.shared_kv_layers"),
+        ({"rope.scaling.finetuned": "no"}, CheckpointError, "granitehybrid.rope.scaling.finetuned"),
     ],
 )  # fmt: skip
 def test_bad_metadata(
     tmp_path: Path, changes: dict[str, Any], error: type[CheckpointError], field: str
 ) -> None:
-    path = write_gguf(tmp_path / "model.gguf", CASES["llama"], changes=changes)
+    case = CASES.get(field.partition(".")[0], CASES["llama"])
+    path = write_gguf(tmp_path / "model.gguf", case, changes=changes)
     with refuses_field(path, field, error):
         specdec.load(path)
 

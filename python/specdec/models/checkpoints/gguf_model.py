@@ -39,7 +39,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     metadata.warn_of_unread(HARMLESS)
     if unknown := [key for key in file if not key.startswith(f"{named}.") and not _KNOWN.fullmatch(key)]:
         warn(UnusedFieldWarning(path, unknown, NOT_KNOWN))
-    tensors = of_model(metadata)
+    tensors = of_model(metadata, config)
     match_tensors(path, family, config, sources, tensors, described_by="metadata")
     n_vocab = config["n_vocab"]
     vocabulary = None if tokenizer is not None else read_vocabulary(file, path)
@@ -91,7 +91,7 @@ def described(
     family = architecture.family(FAMILIES[name])
     fields = Fields(fields_of(metadata), metadata.file)
     config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata)
-    tensors = of_model(metadata)
+    tensors = of_model(metadata, config)
     check_keys(metadata, config)
     try:
         return name, family, config, list(family.sources(config, tensors.__contains__))
@@ -108,17 +108,16 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def _shared_prefixes(metadata: Metadata) -> tuple[str, ...]:
-    """Return prefixes of tensors in layers that use keys and values of earlier ones."""
-    n_shared = metadata.get("attention.shared_kv_layers", 0)
-    layers = range(metadata.n_layer - n_shared, metadata.n_layer) if type(n_shared) is int else ()
+def _shared_prefixes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return prefixes of unread tensors in layers that use keys and values of earlier ones."""
+    layers = [i for i, kv_layer in enumerate(config.get("kv_layers", ())) if kv_layer != i]
     return tuple(f"blk.{i}.attn_{part}." for i in layers for part in ("k", "v", "k_norm"))
 
 
-def of_model(metadata: Metadata) -> dict[str, Any]:
+def of_model(metadata: Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors of the model, without those that the configuration used or nothing reads."""
     found: dict[str, Any] = {}
-    unread = mtp_prefixes(metadata) + _shared_prefixes(metadata)
+    unread = mtp_prefixes(metadata) + _shared_prefixes(config)
     for key, tensor in metadata.tensors.items():
         if key not in metadata.used and not key.endswith(_UNUSED) and not key.startswith(unread):
             is_row = key.endswith(ROW) and len(tensor.shape) == 1

@@ -188,15 +188,15 @@ def _laguna(reader: ConfigReader) -> dict[str, Any]:
         if len(heads) != n_layer or any(one % sizes["n_kv_head"] for one in heads):
             expected = f"{n_layer} multiples of num_key_value_heads, which is {sizes['n_kv_head']}"
             raise fields.error("num_attention_heads_per_layer", expected)
-    gates = {True: "head", "per-head": "head", "per-element": "whole"}
-    if fields.raw("gating") is not None and fields.raw("gating") not in gates:
+    gating = fields.raw("gating")
+    if gating not in (None, True, "per-head", "per-element"):
         raise fields.unsupported("gating", "true, 'per-head' or 'per-element'")
     turning = tuple(reader.rotation(sizes["d_head"], layer_type=one, partial=True) for one in LAYER_TYPES)
     if len({*heads, sizes["n_head"]}) > 1:
         sizes["n_heads"] = heads
     return llama_like(
         reader, sizes=sizes, bias=False, qk_norm="head", turning=turning,
-        attn_gate=gates.get(fields.raw("gating"), "head"), attn_gate_softplus=True,
+        attn_gate="whole" if gating == "per-element" else "head", attn_gate_softplus=True,
         rotations=[LAYER_TYPES.index(one) for one in layer_types],
         router="sigmoid", router_correction=True, router_renormalize=True,
         routed_scale=fields.number("moe_routed_scaling_factor", default=1.0),

@@ -265,7 +265,7 @@ def _granite_hybrid(m: Metadata) -> dict[str, Any]:
         "num_experts_per_tok": m.get("expert_used_count", 0),
         "shared_intermediate_size": width,
         "layer_types": ["attention" if attends else "mamba" for attends in m.attending()],
-        "position_embedding_type": "rope" if m.get("rope.scaling.finetuned") else "nope",
+        "position_embedding_type": "rope" if m.boolean("rope.scaling.finetuned", default=False) else "nope",
     }  # fmt: skip
 
 
@@ -320,7 +320,8 @@ def _gemma4(m: Metadata) -> dict[str, Any]:
             "enable_moe_block": True, "num_experts": n_experts, "top_k_experts": m.get("expert_used_count"),
             "moe_intermediate_size": m.get("expert_feed_forward_length"),
         }  # fmt: skip
-    n_shared, widths = m.get("attention.shared_kv_layers", 0), m.by_layer("feed_forward_length")
+    n_shared = m.integer("attention.shared_kv_layers", minimum=0, maximum=m.n_layer, default=0)
+    widths = m.by_layer("feed_forward_length")
     is_wide = widths[0] != widths[-1]
     if is_wide and widths != [widths[0]] * (m.n_layer - n_shared) + [2 * widths[0]] * n_shared:
         expected = f"the same value, or twice as much in the last {n_shared} layers, which share keys"

@@ -85,6 +85,9 @@ def of_gguf(block: str) -> dict[str, Named]:
 # --------------------------------------------------------------------------------------------- fields
 
 
+_INFINITIES = (math.inf, "inf", "Infinity", {"__float__": "Infinity"})
+
+
 def _mamba(reader: ConfigReader) -> dict[str, Any]:
     """Read the sizes of Mamba-2."""
     fields, width = reader.fields, reader.fields.integer("hidden_size")
@@ -95,7 +98,9 @@ def _mamba(reader: ConfigReader) -> dict[str, Any]:
     n_values = int(fields.number("mamba_expand", default=2) * width)
     fields.require("mamba_proj_bias", False, because="projections have no biases")
     fields.require("hidden_act", "silu", because="Mamba-2 has SiLU")
-    _without_limit(reader)
+    limits = fields.raw("time_step_limit")  # which transformers ignores in decoding
+    if limits is not None and limits not in [[0.0, infinity] for infinity in _INFINITIES]:
+        raise fields.unsupported("time_step_limit", "[0.0, Infinity]: time steps have no limits")
     size = fields.raw("mamba_d_head")
     d_head = n_values // n_head if size in (None, "auto") else fields.integer("mamba_d_head")
     if d_head * n_head != n_values:
@@ -114,16 +119,6 @@ def _mamba(reader: ConfigReader) -> dict[str, Any]:
         "mixer_grouped": True,
         "n_mixer_norm_groups": n_groups,
     }
-
-
-def _without_limit(reader: ConfigReader) -> None:
-    """Refuse limits of time steps, which transformers ignores in decoding."""
-    limits = reader.fields.raw("time_step_limit")
-    if limits is None:
-        return
-    plain = [float(one.get("__float__", "nan")) if isinstance(one, dict) else one for one in limits]
-    if plain not in ([0.0, math.inf], [0.0, "inf"], [0.0, "Infinity"]):
-        raise reader.fields.unsupported("time_step_limit", "[0.0, Infinity]: time steps have no limits")
 
 
 def _granite(reader: ConfigReader) -> dict[str, Any]:
