@@ -31,7 +31,7 @@ class Acceptance:
 
     def _block(self, config: ModelConfig, dtype: str, rows: int) -> Any:
         """Return a draft's description; 0 rows: the whole head."""
-        own = config.last_attention() | {
+        own = config.alone(config.last_attention) | {
             "features": "joined", "feature_width": config.d_model, "feature_norms": True, "tied": False,
             "shared_head": True, "shared_embedding": True, "n_draft_tokens": rows,
         }  # fmt: skip

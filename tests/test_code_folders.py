@@ -96,10 +96,10 @@ FUSED = (
 )
 NOT_LINEAR = {
     "GptOssForCausalLM": "which is quantized in mxfp4",
-    "GraniteMoeForCausalLM": "does not have one row per output",
-    "GraniteMoeSharedForCausalLM": "does not have one row per output",
-    "GraniteMoeSWAForCausalLM": "does not have one row per output",
-    "GraniteMoeHybridForCausalLM": "does not have one row per output",
+    "GraniteMoeForCausalLM": "has more or less than one row per output",
+    "GraniteMoeSharedForCausalLM": "has more or less than one row per output",
+    "GraniteMoeSWAForCausalLM": "has more or less than one row per output",
+    "GraniteMoeHybridForCausalLM": "has rows that stay in f32",
     "BambaForCausalLM": "has rows that stay in f32",
 }
 NAMES = [name for name in CONFIGS if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]]

@@ -200,7 +200,7 @@ def test_bad_texts_are_named() -> None:
     for texts, message in [
         ([([1], 1)], "ids: 1 tokens, expected at least 2"),
         ([([1, 2], 0)], "0 of 2 tokens are given, expected 1 to 1"),
-        ([([1, 2], 2)], "2 tokens of 2 are given"),
+        ([([1, 2], 2)], "2 of 2 tokens are given"),
         ([([1, 101], 1)], r"ids\[1\] is 101, expected 0 to 100"),
         ([([-1, 1], 1)], r"ids\[0\] is -1"),
     ]:

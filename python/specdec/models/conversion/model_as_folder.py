@@ -260,10 +260,10 @@ def _types_of_codes(
             or len(shapes[name]) != 2
             or not name.endswith(".weight")
         ):
-            why = "has rows that stay in f32" if name in in_f32 else "does not have one row per output"
+            own = "rows that stay in f32" if name in in_f32 else "more or less than one row per output"
             raise UnsupportedModelError(
                 f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a quantized folder: "
-                f"tensor '{name}' {why} of a linear layer; expected out to end in .specdec (type int8 or "
+                f"tensor '{name}' has {own}; expected out to end in .specdec (type int8 or "
                 f"int4) or .gguf (Q8_0, ...), or type {', '.join(_NUMBERS)}"
             )
         else:
