@@ -139,9 +139,9 @@ def n_matrix_weights(config: dict[str, Any]) -> int:
 
 
 def n_matrix_bytes(config: dict[str, Any], dtype: str, formats: Mapping[str, str]) -> int:
-    """Return the bytes of these matrices, in `dtype` or the GGUF types in `formats`."""
-    sizes = _matrices(config).items()
-    return int(sum(n_weights * FILE_BYTES[formats.get(name, dtype)] for name, n_weights in sizes))
+    """Return the bytes of these matrices, in `dtype` or the GGUF types in `formats`, else f32."""
+    sizes, other = _matrices(config).items(), "f32" if formats else dtype
+    return int(sum(n_weights * FILE_BYTES[formats.get(name, other)] for name, n_weights in sizes))
 
 
 def _matrices(config: dict[str, Any]) -> dict[str, int]:
