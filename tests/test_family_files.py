@@ -202,6 +202,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("LamdaForCausalLM", {"relative_attention_max_distance": 5}, CheckpointError, "no bucket empty"),
         ("GraniteForCausalLM", {"logits_scaling": 0}, CheckpointError, "'logits_scaling' is 0"),
         ("BambaForCausalLM", {"time_step_limit": [0.0, 0.1]}, UnsupportedModelError, "have no limits"),
+        ("BambaForCausalLM", {"partial_rotary_factor": 0.25}, UnsupportedModelError, "is 0.25; expected 0.5"),
         ("BambaForCausalLM", {"time_step_limit": 3}, UnsupportedModelError, "'time_step_limit' is 3"),
         ("LagunaForCausalLM", {"gating": False}, UnsupportedModelError, "'gating' is false"),
         ("LagunaForCausalLM", {"gating": ["per-head"]}, UnsupportedModelError, "'per-head' or 'per-element'"),

@@ -150,6 +150,7 @@ def _bamba(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8)
     n_layer = sizes["n_layer"]
     fields.require("attn_rotary_emb", sizes["d_head"] // 2, because="half of each head has positions")
+    fields.require("partial_rotary_factor", 0.5, because="rope_parameters alone may have another")
     attending: list[int] = []
     if fields.raw("attn_layer_indices") is not None:
         attending = fields.integers("attn_layer_indices", maximum=n_layer - 1)
