@@ -263,6 +263,19 @@ def test_bytes_of_gguf_files_are_those_of_their_types(tmp_path: Path) -> None:
     assert table.title == "eight.gguf, file, cache of 8" and len(table.rows) == 2
 
 
+@pytest.mark.parametrize("name", ["Qwen3.5-0.8B", "LFM2-1.2B"])
+def test_bytes_of_a_gguf_file_with_matrices_in_f32(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    monkeypatch.setitem(SHAPES, name, SHAPES[name] | {"n_vocab": 300, "d_model": 64, "d_ff": 96})
+    path = write_gguf(name, tmp_path / "small.gguf", "Q8_0")
+    held = [tensor for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) == 2]
+    assert {tensor.tensor_type.name for tensor in held} == {"F32", "Q8_0"}
+    core, formats = core_model_and_formats(str(path), None)
+    assert n_matrix_bytes(core.config, core.dtype, formats) == sum(tensor.n_bytes for tensor in held)
+
+
 @pytest.mark.slow
 def test_one_gguf_file_for_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """specdec's speculative texts are its plain ones; an engine that reads no such files says so."""

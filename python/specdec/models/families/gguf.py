@@ -252,7 +252,8 @@ def _mamba(m: Metadata) -> dict[str, Any]:
         "mamba_n_groups": m.integer("ssm.group_count"),
         "mamba_d_state": m.integer("ssm.state_size"),
         "mamba_d_conv": m.integer("ssm.conv_kernel"),
-        "mamba_expand": n_values // width if n_values % width == 0 else n_values / width,
+        # A half more: the product with the width is rounded down.
+        "mamba_expand": n_values // width if n_values % width == 0 else (n_values + 0.5) / width,
         "mamba_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in m.tensors),
     }
 
