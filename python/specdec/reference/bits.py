@@ -221,6 +221,14 @@ def exact_decay(x: Array, bias: Array, rate: Array) -> Array:
     return exp(rate * softplus(x + bias))
 
 
+def _by_value_head(query: Array, key: Array, n_head: int) -> tuple[Array, Array, Array]:
+    """Return queries and keys [n_rows, n_head, d_key, 1] of each value head, and their products."""
+    rows, d_key = len(query), key.shape[2]
+    product = lane_sum(query.reshape(-1, d_key), key.reshape(-1, d_key)).reshape(rows, -1, 1)
+    head = np.arange(n_head) % key.shape[1]
+    return query[:, head, :, None], key[:, head, :, None], product[:, head]
+
+
 def exact_delta_rule(
     query: Array, key: Array, value: Array, decay: Array, beta: Array,
     parents: Sequence[int] | None = None,
@@ -237,9 +245,7 @@ def exact_delta_rule(
     scale = _F(1) / np.sqrt(_F(key.shape[2]))
     query = _unit_length(query, scale)
     key = _unit_length(key, _F(1))
-    product = lane_sum(query.reshape(-1, key.shape[2]), key.reshape(-1, key.shape[2])).reshape(n_rows, -1, 1)
-    head = np.arange(n_head) % key.shape[1]
-    query, key, product = query[:, head, :, None], key[:, head, :, None], product[:, head]
+    query, key, product = _by_value_head(query, key, n_head)
     states = np.zeros((n_rows + 1, n_head, key.shape[2], d_value), _F)  # the last one stays 0
     out = np.zeros_like(value)
     for row in range(n_rows):
@@ -268,9 +274,7 @@ def exact_mamba2(
         S[i]  ← fma(key[i], delta, decay · S[i])
     """
     n_rows, n_head, d_value = value.shape
-    product = lane_sum(query.reshape(-1, key.shape[2]), key.reshape(-1, key.shape[2])).reshape(n_rows, -1, 1)
-    head = np.arange(n_head) % key.shape[1]
-    query, key, product = query[:, head, :, None], key[:, head, :, None], product[:, head]
+    query, key, product = _by_value_head(query, key, n_head)
     states = np.zeros((n_rows + 1, n_head, key.shape[2], d_value), _F)  # the last one stays 0
     out = np.zeros_like(value)
     for row in range(n_rows):

@@ -240,11 +240,17 @@ def _granite_moe(m: Metadata) -> dict[str, Any]:
     return _granite(m) | _llama(m) | ({"shared_intermediate_size": n_shared} if n_shared else {})
 
 
-def _mamba(m: Metadata) -> dict[str, Any]:
-    """Return the sizes of Mamba-2."""
+def _value_heads(m: Metadata) -> tuple[int, int]:
+    """Return the number of value heads of a recurrent layer and the size of all of them."""
     n_head, n_values = m.integer("ssm.time_step_rank"), m.integer("ssm.inner_size")
     if n_values % n_head:
         raise m.error("ssm.inner_size", f"a multiple of ssm.time_step_rank, which is {n_head}")
+    return n_head, n_values
+
+
+def _mamba(m: Metadata) -> dict[str, Any]:
+    """Return the sizes of Mamba-2."""
+    n_head, n_values = _value_heads(m)
     width = m.integer("embedding_length")
     return {
         "mamba_n_heads": n_head,
@@ -415,9 +421,7 @@ def _falcon(m: Metadata) -> dict[str, Any]:
 def _hybrid(m: Metadata) -> dict[str, Any]:
     """Return a block with the sizes and layers of the delta rule."""
     m.skip("rope.dimension_sections")  # of images; all of a text's positions are equal
-    n_head, n_values = m.integer("ssm.time_step_rank"), m.integer("ssm.inner_size")
-    if n_values % n_head:
-        raise m.error("ssm.inner_size", f"a multiple of ssm.time_step_rank, which is {n_head}")
+    n_head, n_values = _value_heads(m)
     fields = {
         "linear_conv_kernel_dim": m.integer("ssm.conv_kernel"),
         "linear_key_head_dim": m.integer("ssm.state_size"),
