@@ -13,6 +13,7 @@ import pytest
 
 import missing
 from grids import covering
+from worlds.canonical import HAS_HOOKS
 from worlds.folders import gpt2_config, llama_config, mistral_config, write_hf
 
 # Programs that tests start import what tests import.
@@ -42,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--strict-skips", action="store_true", help="a skip is a failure, unless the machine lacks something"
     )
+    parser.addoption(
+        "--hooked",
+        metavar="FILE",
+        type=Path,
+        help="ids of tests that need hooks: a build without them writes what it skips, others run only these",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +56,21 @@ def pytest_configure(config: pytest.Config) -> None:
     is_default = config.option.markexpr in config.getini("addopts")
     if is_default and any("::" in argument for argument in config.args):
         config.option.markexpr = ""
+    if config.option.hooked and not HAS_HOOKS and not hasattr(config, "workerinput"):
+        config.option.hooked.write_text("")
+        config.pluginmanager.register(_SkippedIds(config.option.hooked))
+
+
+class _SkippedIds:
+    """Append the id of each test that is skipped because the build has no hooks to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and missing.HOOKS in str(report.longrepr):
+            with self._path.open("a") as file:
+                print(report.nodeid, file=file)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -59,8 +81,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `slow` the cases of a grid whose values all occur in other cases."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as `slow` the cases of a grid whose values all occur in other cases; select those of --hooked."""
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("grid"):
@@ -71,6 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in cases:
             if item not in shown:
                 item.add_marker(pytest.mark.slow)
+    if config.option.hooked and HAS_HOOKS:
+        ids = set(config.option.hooked.read_text().splitlines())
+        items[:] = [item for item in items if item.nodeid in ids]
 
 
 def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest.Function]:

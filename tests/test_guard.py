@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from allocations import needs_hooks
 from processes import printed
-from worlds.canonical import HAS_HOOKS, NO_HOOKS
 
 pytestmark = [
-    pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS),
+    needs_hooks,
     pytest.mark.skipif(sys.platform != "linux", reason="needs Linux"),
 ]
 

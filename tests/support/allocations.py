@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
+import missing
 from specdec import _core
-from worlds.canonical import HAS_HOOKS, NO_HOOKS
+from worlds.canonical import HAS_HOOKS
 
-needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS)
+needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason=missing.HOOKS)
 
 
 def bytes_held() -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import missing
 import specdec
 from descriptions import by_method
 from sessions import Session, read_prompts
@@ -244,7 +245,6 @@ def random_model(config: dict[str, Any], seed: int = 1, scale: float = 3.0) -> _
 
 
 HAS_HOOKS = hasattr(_core, "_alloc_live")
-NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
 
 
 def decoder_of(model: _core.Model, **options: Any) -> _core.Decoder:
@@ -274,14 +274,14 @@ def step_by_step(
 def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[Any, ...]:
     """Make a draft whose tokens are right with probability alpha; texts: prompts with their continuations."""
     if not HAS_HOOKS:
-        pytest.skip(NO_HOOKS)
+        pytest.skip(missing.HOOKS)
     return by_method("fixed_acceptance", draft, alpha, texts)
 
 
 def with_drafts(session: Session) -> Session:
     """Make the session record `draft_probs`, `draft_points` and `node_logits` too."""
     if not HAS_HOOKS:
-        pytest.skip(NO_HOOKS)
+        pytest.skip(missing.HOOKS)
     session._keep_drafts()  # type: ignore[attr-defined]  # only a build with hooks has it
     return session
 
