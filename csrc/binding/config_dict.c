@@ -76,7 +76,11 @@ static const field FIELDS[] = {
     {"relative_bias_by_layer", FLAG, 0, AT(bias_by_layer), {0}},
     {"shared_embedding", FLAG, 0, AT(shared_embedding), {0}},
     {"shared_head", FLAG, 0, AT(shared_head), {0}}, {"embedding_scale", FLOAT, 0, AT(embedding_scale), {0}},
-    {"residual_scale", FLOAT, 0, AT(residual_scale), {0}}, {"logit_scale", FLOAT, 0, AT(logit_scale), {0}},
+    {"residual_scale", FLOAT, 0, AT(residual_scale), {0}},
+    {"attn_out_scale", FLOAT, 0, AT(attn_out_scale), {0}},
+    {"mixer_out_scale", FLOAT, 0, AT(mixer_out_scale), {0}},
+    {"mlp_down_scale", FLOAT, 0, AT(mlp_down_scale), {0}},
+    {"mlp_gate_scale", FLOAT, 0, AT(mlp_gate_scale), {0}}, {"logit_scale", FLOAT, 0, AT(logit_scale), {0}},
     {"logit_softcap", FLOAT, 0, AT(logit_softcap), {0}}, {"attn_softcap", FLOAT, 0, AT(attn_softcap), {0}},
     {"qkv_limit", FLOAT, 0, AT(qkv_limit), {0}}, {"activation_limit", FLOAT, 0, AT(activation_limit), {0}},
     {"query_growth", REAL, 0, AT(query_growth), {0}}, {"query_span", INT, 0, AT(query_span), {0}},
@@ -210,9 +214,12 @@ static const struct {
     LAYER(NULL, kv_layer, "kv_layers"),
 };
 
-/* The mixer of each layer, by name; attention without the list. */
+/* The mixer of each layer, and whether it has attention, by name; attention alone without the list. */
 static int mixers_from(PyObject* dict, const sd_config* c, sd_layer_config* layers) {
-    static const char* const names[] = {"attention", "convolution", "delta", "mamba2", NULL};
+    static const char* const names[] = {
+        "none",      "convolution",           "delta",           "mamba2",
+        "attention", "attention+convolution", "attention+delta", "attention+mamba2",
+        NULL};
     PyObject *value = optional(dict, "mixers"), *list;
     if (value == NULL) return PyErr_Occurred() ? -1 : 0;
     if ((list = PySequence_Fast(value, "config: mixers: expected a list of names")) == NULL) return -1;
@@ -223,7 +230,8 @@ static int mixers_from(PyObject* dict, const sd_config* c, sd_layer_config* laye
     for (Py_ssize_t i = 0; i < n && result == 0; i++) {
         int mixer;
         result = choice_of(PySequence_Fast_GET_ITEM(list, i), "mixers", names, &mixer);
-        if (result == 0) layers[i].mixer = (sd_mixer)mixer;
+        if (result == 0) layers[i].mixer = (sd_mixer)(mixer % SD_N_MIXERS);
+        if (result == 0) layers[i].attends = mixer >= SD_N_MIXERS;
     }
     Py_DECREF(list);
     return result;
@@ -242,6 +250,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
     if (layers == NULL) return sd_no_memory();
     layers[0].rotation = c->n_rotations > 0 ? 0 : -1;
     layers[0].mixture = c->experts.n > 0;
+    layers[0].attends = 1;
     for (size_t f = 0; f < sizeof LAYER_FIELDS / sizeof *LAYER_FIELDS; f++)
         if (LAYER_FIELDS[f].of_all.name && read_field(dict, &LAYER_FIELDS[f].of_all, layers) < 0) return -1;
     for (int i = 1; i < c->n_layer; i++) layers[i] = layers[0], layers[i].kv_layer = i;
@@ -284,6 +293,19 @@ static int distance_biases_from(PyObject* dict, sd_config* c) {
     return 0;
 }
 
+/* Factors of what recurrent layers project: none or all. */
+static int mixer_scales_from(PyObject* dict, sd_mixer_sizes* sizes) {
+    float* const to[] = {&sizes->query_scale, &sizes->key_scale, &sizes->value_scale, &sizes->gate_scale,
+                         &sizes->decay_scale};
+    double* scales;
+    int n;
+    if (optional_numbers(dict, "mixer_scales", 5, &scales, &n) < 0) return -1;
+    sizes->scaled = scales != NULL;
+    for (int i = 0; scales != NULL && i < n; i++) *to[i] = (float)scales[i];
+    PyMem_Free(scales);
+    return 0;
+}
+
 static int fields_from(PyObject* dict, sd_config* c) {
     c->norm_bias = -1;
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
@@ -319,10 +341,15 @@ static int config_from(PyObject* dict, int is_encoder, sd_config* c) {
                      .embedding_scale = 1.0f,
                      .residual_scale = 1.0f,
                      .logit_scale = 1.0f,
+                     .attn_out_scale = 1.0f,
+                     .mixer_out_scale = 1.0f,
+                     .mlp_down_scale = 1.0f,
+                     .mlp_gate_scale = 1.0f,
                      .experts = {.scale = 1.0f},
                      .bidirectional = is_encoder};
     if (fields_from(dict, c) == 0 && (c->position != SD_POSITION_ROTARY || rotations_from(dict, c) == 0) &&
-        layers_from(dict, c) == 0 && distance_biases_from(dict, c) == 0 && encoder_from(dict, c) == 0)
+        mixer_scales_from(dict, &c->mixers) == 0 && layers_from(dict, c) == 0 &&
+        distance_biases_from(dict, c) == 0 && encoder_from(dict, c) == 0)
         return 0;
     sd_config_free(c);
     return -1;

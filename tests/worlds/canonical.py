@@ -122,7 +122,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
        "mixer_grouped": True},
     "delta-wide-convolution-first-attention": LLAMA
     | {"mixers": ["attention", "delta", "convolution"], "conv_width": 3, "conv_bias": True,
-       "n_mixer_key_head": 1, "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 64,
+       "n_mixer_key_head": 1, "n_mixer_value_head": 3, "d_mixer_key": 40, "d_mixer_value": 50,
        "norm_position": "both", "norm": "layer", "d_model": 50, "windows": [9, 0, 0]},
     "mamba2": LLAMA
     | {"mixers": ["mamba2", "attention", "mamba2"], "conv_width": 4, "conv_bias": True, "n_mixer_key_head": 2,
@@ -135,6 +135,24 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "mamba2-without-norm": LLAMA
     | {"mixers": ["mamba2", "convolution", "mamba2"], "conv_width": 2, "n_mixer_key_head": 3,
        "n_mixer_value_head": 3, "d_mixer_key": 17, "d_mixer_value": 32, "d_model": 50},
+    "mamba2-beside-attention-factors": LLAMA
+    | {"mixers": ["attention+mamba2", "attention+mamba2", "attention"], "conv_width": 4, "conv_bias": True,
+       "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32,
+       "mixer_scales": [0.6, 1.7, 0.8, 1.4, 0.7], "attn_out_scale": 0.6, "mixer_out_scale": 1.3,
+       "mlp_gate_scale": 1.4, "mlp_down_scale": 0.8},
+    "mixers-beside-attention-windows": LLAMA
+    | {"mixers": ["attention+delta", "attention+convolution", "attention+mamba2"], "conv_width": 3,
+       "n_mixer_key_head": 2, "n_mixer_value_head": 2, "d_mixer_key": 8, "d_mixer_value": 32,
+       "n_mixer_norm_groups": 2, "windows": [9, 0, 40], "qkv_bias": True, "mixer_bias": True,
+       "mixer_scales": [0.6, 1.7, 0.8, 1.4, 0.7]},
+    "mamba2-alone": LLAMA
+    | {"n_head": 1, "n_kv_head": 1, "d_head": 1, "d_ff": 0, "position": "none", "inv_freq": [],
+       "mixers": ["mamba2"] * 3, "conv_width": 4, "conv_bias": True, "n_mixer_key_head": 1,
+       "n_mixer_value_head": 3, "d_mixer_key": 12, "d_mixer_value": 80, "n_mixer_norm_groups": 3},
+    "halves-alone": LLAMA
+    | {"n_layer": 5, "mixers": ["mamba2", "none", "attention", "none", "delta"], "d_ffs": [0, 70, 0, 33, 0],
+       "conv_width": 3, "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12,
+       "d_mixer_value": 32, "n_mixer_norm_groups": 1, "norm_position": "both", "layer_scale": True},
 }  # fmt: skip
 
 _EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}
@@ -173,6 +191,12 @@ MIXTURES: dict[str, dict[str, Any]] = {
     | _EXPERTS
     | {"gated": False, "activation": "gelu", "mlp_bias": True, "d_shared_expert": 32,
        "norm_position": "after", "n_experts_per_token": 7},
+    "mixture-halves-alone": LLAMA
+    | _EXPERTS
+    | {"n_layer": 4, "mixers": ["mamba2", "none", "attention", "none"], "d_ffs": [0, 70, 0, 0],
+       "mixtures": [0, 0, 0, 1], "conv_width": 3, "n_mixer_key_head": 1, "n_mixer_value_head": 2,
+       "d_mixer_key": 12, "d_mixer_value": 32, "gated": False, "activation": "relu2",
+       "d_shared_expert": 33, "router": "sigmoid", "position": "none", "inv_freq": []},
 }  # fmt: skip
 SWITCHES |= MIXTURES
 VARIANTS |= SWITCHES

@@ -92,8 +92,8 @@ def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_NOT_WITH_ENCODERS = ("parallel", "mixers", "kv_layers", "d_per_layer")
-_NOT_OF_ENCODERS = ("alibi", "windows", "head_bias", "mixers", "kv_layers", "d_per_layer")
+_NOT_WITH_ENCODERS = ("parallel", "mixers", "kv_layers", "d_per_layer", "d_ffs")
+_NOT_OF_ENCODERS = ("alibi", "windows", "head_bias", "mixers", "kv_layers", "d_per_layer", "d_ffs")
 
 
 def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
@@ -161,18 +161,27 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if "parallel" not in found and draws.chance(0.3):
         found |= {
-            "mixers": draws.one(_each(n_layer, "attention", "convolution", "delta", "mamba2")),
+            "mixers": draws.one(_each(n_layer, *_mixers_with(found))),
             "mixer_bias": draws.chance(0.3), "conv_width": draws.one(1, 2, 3, 4, 7, 16),
             "conv_bias": draws.chance(0.3), "n_mixer_key_head": (n_key := draws.one(1, 2, 3)),
             "n_mixer_value_head": n_key * draws.one(1, 2, 3), "mixer_grouped": draws.chance(0.5),
-            "d_mixer_key": draws.one(1, 8, 17, 40), "d_mixer_value": draws.one(32, 64),
+            "d_mixer_key": draws.one(1, 8, 17, 40), "d_mixer_value": draws.one(5, 32, 40, 64),
             "n_mixer_norm_groups": draws.one(0, 1, n_key), "mixer_norm_first": draws.chance(0.3),
         }  # fmt: skip
+        if draws.chance(0.3):
+            found["mixer_scales"] = [draws.one(0.3, 1.0, 1.7) for _ in range(5)]
+        found |= draws.fields(
+            **dict.fromkeys(("attn_out_scale", "mixer_out_scale"), (0.2, 0.3, 1.7)),
+            mlp_down_scale=(0.2 * ("experts" not in model), 0.3, 1.7),
+        )
     if found.get("norm_position") in ("after", "both") and model.get("family") != "gpt":
         if found.get("norm_weight", True) and draws.chance(0.5):
             found["d_per_layer"] = draws.one(1, 5, 32, 40)
     if draws.chance(0.2):
         found["d_ffs"] = draws.one(_each(n_layer, 1, 24, 33, 70))
+    if "mixers" in found and not found.get("dense_with_experts") and draws.chance(0.4):
+        mixes = [mixer != "none" for mixer in found["mixers"]]
+        found["d_ffs"] = [draws.one(0, 33) if mixes[i] else draws.one(24, 70) for i in range(n_layer)]
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
         found["gated"] = draws.chance(0.5)
@@ -195,13 +204,20 @@ def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _mixers_with(found: dict[str, Any]) -> list[str]:
+    """Return the mixers that fit the other switches."""
+    mixers = ["convolution", "delta", "mamba2"]
+    both = [f"attention+{mixer}" for mixer in mixers] if "norm_position" not in found else []
+    return ["attention", "none", *mixers, *both]
+
+
 def _draw_kv_layers(draws: Draws, n_layer: int, found: dict[str, Any]) -> list[int]:
     """Draw layers whose keys and values each layer may attend to."""
     kv_layers: list[int] = []
     by_layer = [found[name] for name in ("mixers", "n_kv_heads", "d_heads", "windows") if name in found]
     kinds = [tuple(values[i] for values in by_layer) for i in range(n_layer)]
     for i in range(n_layer):
-        mixes = "mixers" in found and found["mixers"][i] != "attention"
+        mixes = "mixers" in found and "attention" not in found["mixers"][i]
         sources = [j for j in range(i) if kv_layers[j] == j and kinds[j] == kinds[i] and not mixes]
         kv_layers.append(draws.one(i, *sources) if sources and draws.chance(0.6) else i)
     return kv_layers

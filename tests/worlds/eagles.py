@@ -255,7 +255,7 @@ def as_draft(
 def may_have_mtp(config: specdec.ModelConfig) -> bool:
     """Whether a target's layers can read features, as those of an MTP block do."""
     plain = {"norm": "rms", "norm_position": "before", "parallel": "no", "norm_weight": True, "encoder": None}
-    attends = not config.mixers or "attention" in config.mixers
+    attends = any(config.attends)
     is_plain = all(config[name] == value for name, value in plain.items())
     return is_plain and attends and config.position != "learned" and not config.embedding_norm
 

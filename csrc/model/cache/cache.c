@@ -46,12 +46,12 @@ static void lay_out(sd_cache* c) {
     c->states = sd_arena_take(&c->arena, (size_t)c->n_layer, sizeof *c->states);
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* own = &config->layers[i];
-        int n_slots = slots_of_layer(c, i), stores = sd_attends(own) && !own->shares_kv;
+        int n_slots = slots_of_layer(c, i), stores = sd_has_own_keys(own);
         sd_key_values kv = sd_key_values_take(&c->arena, c->model->numbers.cache, stores ? own->n_kv_head : 0,
                                               own->d_head, n_slots);
         sd_layer_state state = sd_layer_state_take(&c->arena, config, i, c->n_tree);
         if (c->layers) c->layers[i] = kv, c->states[i] = state;
-        if (sd_attends(own) && n_slots < c->n_window_slots) c->n_window_slots = n_slots;
+        if (own->attends && n_slots < c->n_window_slots) c->n_window_slots = n_slots;
     }
     size_t d_model = (size_t)config->d_model;
     if (c->has_states) c->walk = sd_walk_take(&c->arena, c->n_tree);
@@ -68,7 +68,7 @@ sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_tree, int n_hid
     return SD_MAKE(
         sd_cache, .model = model, .n_layer = c->n_layer, .n_slots = padded,
         .n_nodes = n_tree > slice ? n_tree : slice, .n_tree = n_tree, .has_states = sd_any_has_state(c),
-        .n_ring = sd_all_attend(c) ? 0 : sd_ring_rows(c, n_tree), .n_window_slots = padded,
+        .n_ring = sd_any_has_mixer(c) ? sd_ring_rows(c, n_tree) : 0, .n_window_slots = padded,
         .n_through = c->n_layer, .n_hidden = n_hidden, .captures = captures ? *captures : (sd_captures){0});
 }
 
@@ -121,7 +121,7 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     SD_FAIL_IF(has_windows(cache) && end > cache->n_nodes, SD_ERR_CONTEXT,
                "%d nodes, expected at most %d in a cache with sliding windows", end, cache->n_nodes);
     SD_FAIL_IF(cache->n_ring > 0 && end - n_commit > cache->n_tree, SD_ERR_CONTEXT,
-               "%d nodes, expected at most %d in a cache with layers without attention", end - n_commit,
+               "%d nodes, expected at most %d in a cache with states of mixers", end - n_commit,
                cache->n_tree);
     assert(n_commit == 0 || cache->n_pending == 0);
     for (int i = 0; i < n; i++) {

@@ -57,7 +57,7 @@ typedef struct sd_cache {
     int n_window_slots; /* Slots of the layer with the fewest. */
     int n_nodes;        /* Pending nodes that fit the layers with windows. */
     int n_tree;         /* The same without rows that their pass commits. */
-    int n_ring;         /* Slots of the layers without attention; 0: there are none. */
+    int n_ring;         /* Slots of the layers with mixers; 0: there are none. */
     int n_committed;    /* Committed tokens. */
     int n_low;          /* The text can be cut back to this many tokens, to a snapshot, or to none. */
     int n_window_low;   /* The same, of layers with windows alone: lower snapshots are of no use. */

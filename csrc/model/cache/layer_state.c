@@ -9,14 +9,16 @@ int sd_ring_rows(const sd_config* c, int n_tree) {
 }
 
 static size_t key_floats(const sd_mixer_sizes* s) { return (size_t)s->n_key_head * (size_t)s->d_key; }
-static size_t value_floats(const sd_mixer_sizes* s) { return (size_t)s->n_value_head * (size_t)s->d_value; }
+static size_t delta_floats(const sd_mixer_sizes* s) {
+    return (size_t)s->n_value_head * (size_t)sd_units_of_head(s) * SD_PANEL;
+}
 
 static size_t tile_floats(const sd_layer_state* state) { return (size_t)state->sizes->d_key * SD_PANEL; }
 
 sd_layer_state sd_layer_state_take(sd_arena* arena, const sd_config* c, int layer, int n_tree) {
     const sd_layer_config* own = &c->layers[layer];
     const sd_mixer_sizes* sizes = &c->mixers;
-    if (sd_attends(own)) return (sd_layer_state){0};
+    if (own->mixer == SD_MIXER_NONE) return (sd_layer_state){0};
     sd_layer_state state = {
         .n_ring = sd_ring_rows(c, n_tree), .n_channels = sd_mixer_channels(c, own), .sizes = sizes};
     state.inputs =
@@ -24,7 +26,7 @@ sd_layer_state sd_layer_state_take(sd_arena* arena, const sd_config* c, int laye
     if (!sd_has_state(own)) return state;
     state.n_units = sd_recurrent_columns_of(sizes, own->mixer).n_units;
     state.n_log = n_tree;
-    state.n_entry = (int)(key_floats(sizes) + value_floats(sizes)) + sizes->n_value_head;
+    state.n_entry = (int)(key_floats(sizes) + delta_floats(sizes)) + sizes->n_value_head;
     state.tiles = sd_arena_take(arena, (size_t)state.n_units, tile_floats(&state) * sizeof *state.tiles);
     state.n_folded = sd_arena_take(arena, (size_t)state.n_units, sizeof *state.n_folded);
     state.log = sd_arena_take(arena, (size_t)state.n_log, (size_t)state.n_entry * sizeof *state.log);
@@ -45,14 +47,14 @@ sd_recurrent_update sd_layer_state_update(const sd_layer_state* state, int slot,
     int head = sd_head_of_unit(s, unit);
     return SD_MAKE(sd_recurrent_update, .key = entry + sd_key_head(s, head) * s->d_key,
                    .delta = entry + key_floats(s) + unit * SD_PANEL,
-                   .decay = entry[key_floats(s) + value_floats(s) + (size_t)head]);
+                   .decay = entry[key_floats(s) + delta_floats(s) + (size_t)head]);
 }
 
 void sd_layer_state_log(const sd_layer_state* state, int slot, const float* keys, const float* decays) {
     const sd_mixer_sizes* s = state->sizes;
     float* entry = entry_of(state, slot);
     memcpy(entry, keys, key_floats(s) * sizeof *entry);
-    memcpy(entry + key_floats(s) + value_floats(s), decays, (size_t)s->n_value_head * sizeof *entry);
+    memcpy(entry + key_floats(s) + delta_floats(s), decays, (size_t)s->n_value_head * sizeof *entry);
 }
 
 void sd_layer_state_fold(const sd_layer_state* state, int unit, int n, float* tile,

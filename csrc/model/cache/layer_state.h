@@ -1,4 +1,4 @@
-/* State of a layer without attention for a text, in place of keys and values. */
+/* State of a layer's mixer for a text, as keys and values are that of attention. */
 #pragma once
 
 #include <stddef.h>
@@ -12,11 +12,12 @@
  * nodes that may be pending: texts can be cut back by n_tree tokens or more. With a state, which cannot be
  * cut back, once is enough. Slot s of the cache is row s % n_ring.
  *
- * A recurrent layer reads a state of the whole text, in tiles: unit u has value columns 32u … 32u + 31.
+ * A recurrent layer reads a state of the whole text, in tiles: each unit has 32 value columns of a head, the last
+ * one of a head perhaps fewer, followed by columns that nothing reads.
  * Accepted tokens wait in a log until the next pass folds them into the tiles, unit by unit, before it reads
  * these. Slot s is entry s % n_log: a new node overwrites an accepted token when its tile has been folded. */
 typedef struct sd_layer_state {
-    int n_ring, n_channels;      /* 0: the layer has attention */
+    int n_ring, n_channels;      /* 0: the layer has no mixer */
     float* inputs;               /* [n_ring, n_channels] f32 inputs of the convolution */
     const sd_mixer_sizes* sizes; /* of the model; borrowed */
     int n_units;                 /* tiles; 0: the layer has a convolution only */
@@ -29,7 +30,7 @@ typedef struct sd_layer_state {
 /* Rows of a ring for up to n_tree pending nodes. */
 int sd_ring_rows(const sd_config* config, int n_tree);
 
-/* Take memory for a layer from the arena (which may be counting); none if it has attention. */
+/* Take memory for a layer from the arena (which may be counting); none without a mixer. */
 sd_layer_state sd_layer_state_take(sd_arena* arena, const sd_config* config, int layer, int n_tree);
 
 /* Convolution inputs [n_channels] of a slot; borrowed. */
@@ -42,9 +43,16 @@ static inline float* sd_layer_state_tile(const sd_layer_state* state, int unit) 
     return state->tiles + (size_t)unit * (size_t)state->sizes->d_key * SD_PANEL;
 }
 
-/* The value head of a unit. */
+/* The value head of a unit, and its first column among the values of all heads. */
+static inline int sd_units_of_head(const sd_mixer_sizes* sizes) {
+    return (sizes->d_value + SD_PANEL - 1) / SD_PANEL;
+}
 static inline int sd_head_of_unit(const sd_mixer_sizes* sizes, int unit) {
-    return unit * SD_PANEL / sizes->d_value;
+    return unit / sd_units_of_head(sizes);
+}
+static inline int sd_column_of_unit(const sd_mixer_sizes* sizes, int unit) {
+    int n = sd_units_of_head(sizes);
+    return unit / n * sizes->d_value + unit % n * SD_PANEL;
 }
 
 /* The delta [SD_PANEL] of a slot and unit, borrowed; and the slot's update of the unit's tile. */

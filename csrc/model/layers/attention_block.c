@@ -311,10 +311,11 @@ void sd_pass_project(sd_pass* pass, const sd_matrix* matrix, const float* bias, 
                                    .x = input, .y = pass->w->qkv, .ldy = pass->w->ld_qkv, .factor = 1.0f));
 }
 
-void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm) {
+void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm,
+                          float scale) {
     sd_workspace* w = pass->w;
     sd_pass_prepare(pass, matrix, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);
-    sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
+    sd_pass_add_product(pass, matrix, bias, w->prepared, norm, scale);
 }
 
 /* Multiplications of the attention of all rows. */
@@ -401,7 +402,8 @@ void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     attend(pass, own, &b);
     if (c->attn_gate != SD_ATTN_GATE_NONE) sd_pass_loop_rows(pass, pass->n_rows, apply_gates, &b);
     sd_pass_project_back(pass, &layer->attn_out, layer->attn_out_bias,
-                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
+                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias},
+                         c->attn_out_scale);
 }
 
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input) {
@@ -411,5 +413,5 @@ void sd_cross_attention_run(sd_pass* pass, int i, const void* input) {
     const sd_layer_config* own = config_of(&b);
     attend_to_keys(pass, own, &b);
     sd_pass_project_back(pass, &layer->cross_out, layer->cross_out_bias,
-                         (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
+                         (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias}, 1.0f);
 }

@@ -1,4 +1,4 @@
-/* Convolutions, and the gated short convolution (LFM2), in the place of attention. */
+/* Convolutions, and the gated short convolution (LFM2). */
 #include "convolution.h"
 
 #include <string.h>
@@ -102,8 +102,9 @@ static void mix_channels(void* argument, int first, int n) {
 void sd_convolution_block_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     mixing m = {pass, i};
-    sd_pass_project(pass, &layer->qkv, layer->qkv_bias, input);
+    sd_pass_project(pass, &layer->mixer_in, layer->mixer_in_bias, input);
     sd_pass_loop_channels(pass, pass->w->model->config.d_model, mix_channels, &m);
-    sd_pass_project_back(pass, &layer->attn_out, layer->attn_out_bias,
-                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
+    sd_pass_project_back(pass, &layer->mixer_out, layer->mixer_out_bias,
+                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias},
+                         pass->w->model->config.mixer_out_scale);
 }

@@ -8,6 +8,7 @@
 
 void sd_activate(const sd_config* c, const sd_mlp* mlp, int n, float* gate, const float* up) {
     const sd_kernels* k = sd_kernels_get();
+    if (mlp != NULL && c->mlp_gate_scale != 1.0f) k->scale(n, gate, c->mlp_gate_scale, gate);
     switch (c->activation) {
     case SD_ACT_SILU: k->silu(n, gate, gate); break;
     case SD_ACT_GELU: k->gelu(n, gate, gate); break;
@@ -157,5 +158,6 @@ void sd_feed_forward_run(sd_pass* pass, int i, const void* input) {
         return;
     }
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
-                        (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
+                        (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias},
+                        w->model->config.mlp_down_scale);
 }

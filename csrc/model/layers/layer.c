@@ -19,6 +19,31 @@ static void scale_rows(void* argument, int thread, int first, int end) {
     sd_kernels_get()->scale((end - first) * d, rows, s->factor, rows);
 }
 
+/* Run a mixer, then attention, which reads the same normalized rows; or one of them. input: of attention alone;
+ * prepared already unless it is w->prepared. */
+static void run_first_half(sd_pass* pass, int i, const void* input) {
+    sd_workspace* w = pass->w;
+    int n = pass->n_rows, d = w->model->config.d_model;
+    const sd_layer_config* own = &w->model->config.layers[i];
+    const sd_layer* layer = &w->model->layers[i];
+    sd_norm_weights norm = {layer->attn_norm, layer->attn_norm_bias}, none = {0};
+    if (own->mixer != SD_MIXER_NONE) {
+        sd_pass_prepare(pass, &layer->mixer_in, n, w->hidden, d, norm, w->prepared);
+        if (sd_has_state(own))
+            sd_recurrent_block_run(pass, i, w->prepared);
+        else
+            sd_convolution_block_run(pass, i, w->prepared);
+    }
+    if (!own->attends) return;
+    if (own->reads_token)
+        sd_pass_prepare(pass, &layer->qkv, n, w->joined, 2 * d, none, w->prepared);
+    else if (own->mixer != SD_MIXER_NONE)
+        sd_pass_prepare(pass, &layer->qkv, n, w->normed, d, none, w->prepared);
+    else if (input == w->prepared)
+        sd_pass_prepare(pass, &layer->qkv, n, w->hidden, d, norm, w->prepared);
+    sd_attention_block_run(pass, i, input);
+}
+
 /* If the halves are parallel, the second reads the stream from before the first was added. */
 void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
     sd_workspace* w = pass->w;
@@ -42,17 +67,7 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
         }
     }
     if (!(skipped & SD_SKIP_ATTN)) {
-        if (c->layers[i].reads_token)
-            sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->joined, 2 * c->d_model, (sd_norm_weights){0},
-                            w->prepared);
-        else if (attn_input == w->prepared)
-            sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
-        if (sd_attends(&c->layers[i]))
-            sd_attention_block_run(pass, i, attn_input);
-        else if (sd_has_state(&c->layers[i]))
-            sd_recurrent_block_run(pass, i, attn_input);
-        else
-            sd_convolution_block_run(pass, i, attn_input);
+        run_first_half(pass, i, attn_input);
         if (pass->n_rows == 0) return;
         if (c->encoder) {
             sd_norm_weights cross_norm = {layer->cross_norm, layer->cross_norm_bias};
@@ -62,9 +77,10 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
         }
     }
     if (!(skipped & SD_SKIP_MLP) && pass->status == SD_OK) {
-        if (mlp_input == w->prepared)
+        int has_second = sd_has_second_half(&c->layers[i]);
+        if (has_second && mlp_input == w->prepared)
             sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
-        sd_feed_forward_run(pass, i, mlp_input);
+        if (has_second) sd_feed_forward_run(pass, i, mlp_input);
         if (c->d_per_layer > 0) sd_per_layer_run(pass, i);
     }
     if (layer->scale && skipped != (SD_SKIP_ATTN | SD_SKIP_MLP))

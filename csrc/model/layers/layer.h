@@ -24,9 +24,10 @@ void sd_recurrent_block_run(sd_pass* pass, int i, const void* input);
 void sd_cross_attention_run(sd_pass* pass, int i, const void* input);
 
 /* w->qkv = input · matrixᵀ + bias; and w->attended projected back and added to the residual stream, with a
- * norm as in sd_pass_add_product. */
+ * norm and scale as in sd_pass_add_product. */
 void sd_pass_project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input);
-void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm);
+void sd_pass_project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm,
+                          float scale);
 
 /* hidden += feed-forward block of a layer, for all rows of the pass. input: the rows, prepared; if they are
  * normalized, w->normed holds them unprepared. */

@@ -204,6 +204,7 @@ void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* p
 typedef struct addition {
     sd_workspace* w;
     sd_norm_weights norm;
+    float factor;
 } addition;
 
 static void add_rows(void* argument, int thread, int first, int end) {
@@ -216,7 +217,7 @@ static void add_rows(void* argument, int thread, int first, int end) {
     for (int m = first; m < end; m++) {
         float *x = w->update + m * w->ld_update, *hidden = w->hidden + (ptrdiff_t)m * d;
         if (of_output) sd_model_norm(w->model, d, x, a->norm.weight, a->norm.bias, x);
-        if (c->residual_scale != 1.0f) k->scale(d, x, c->residual_scale, x);
+        if (a->factor != 1.0f) k->scale(d, x, a->factor, x);
         k->add(1, d, hidden, d, x, d);
         if (a->norm.weight && !of_output)
             sd_model_norm(w->model, d, hidden, a->norm.weight, a->norm.bias, hidden);
@@ -224,18 +225,19 @@ static void add_rows(void* argument, int thread, int first, int end) {
 }
 
 void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
-    addition a = {pass->w, norm};
+    addition a = {pass->w, norm, pass->w->model->config.residual_scale};
     sd_pass_loop_rows(pass, pass->n_rows, add_rows, &a);
 }
 
 void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
-                         sd_norm_weights norm) {
+                         sd_norm_weights norm, float scale) {
     sd_workspace* w = pass->w;
+    addition a = {w, norm, w->model->config.residual_scale * scale};
     /* a norm needs whole rows; without one each panel is added once it is computed */
     sd_product product =
         SD_MAKE(sd_product, .matrix = matrix, .bias = bias, .n_rows = pass->n_rows, .x = x, .y = w->update,
                 .ldy = w->ld_update, .hidden = norm.weight ? NULL : w->hidden,
-                .factor = norm.weight ? 1.0f : w->model->config.residual_scale);
+                .factor = norm.weight ? 1.0f : a.factor);
     sd_pass_multiply(pass, product);
-    if (norm.weight) sd_pass_add_update(pass, norm);
+    if (norm.weight) sd_pass_loop_rows(pass, pass->n_rows, add_rows, &a);
 }

@@ -68,5 +68,5 @@ void sd_per_layer_run(sd_pass* pass, int i) {
     sd_pass_project(pass, &layer->per_layer_gate, NULL, w->prepared);
     sd_pass_loop_rows(pass, pass->n_rows, gate_rows, &g);
     sd_pass_project_back(pass, &layer->per_layer_out, NULL,
-                         (sd_norm_weights){layer->per_layer_post_norm, NULL});
+                         (sd_norm_weights){layer->per_layer_post_norm, NULL}, 1.0f);
 }

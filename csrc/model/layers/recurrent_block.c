@@ -1,4 +1,4 @@
-/* The gated delta rule (Qwen3-Next, Qwen3.5) and Mamba-2 (Granite 4), in the place of attention. */
+/* The gated delta rule (Qwen3-Next, Qwen3.5) and Mamba-2 (Granite 4). */
 #include <string.h>
 
 #include "convolution.h"
@@ -48,6 +48,9 @@ static void project_rates(const block* b) {
 static void convolve(void* argument, int first, int n) {
     const block* b = argument;
     const sd_workspace* w = b->pass->w;
+    const float* scales = w->model->channel_scales;
+    for (int row = 0; scales != NULL && row < b->pass->n_rows; row++)
+        sd_kernels_get()->multiply(n, w->qkv + row * w->ld_qkv + first, scales + first);
     sd_convolve(b->pass, b->layer, w->qkv, w->ld_qkv, w->convolved, b->at.n_channels, first, n);
     for (int row = 0; row < b->pass->n_rows; row++) {
         float* x = w->convolved + (ptrdiff_t)row * b->at.n_channels + first;
@@ -71,6 +74,7 @@ static void scale_rows(void* argument, int thread, int row, int end) {
             products[head] = b->mixer == SD_MIXER_DELTA ? k->unit_length(sizes->d_key, query, key)
                                                         : k->dot(sizes->d_key, query, key);
         float* time = b->mixer == SD_MIXER_DELTA ? decay : beta;
+        if (sizes->scaled) k->scale(sizes->n_value_head, time, sizes->decay_scale, time);
         k->decay(sizes->n_value_head, time, layer->decay_bias, layer->decay_rate, time, decay);
         if (b->mixer == SD_MIXER_DELTA) k->sigmoid(sizes->n_value_head, beta, beta);
     }
@@ -81,16 +85,18 @@ static void scale_rows(void* argument, int thread, int row, int end) {
 static sd_recurrent_row row_of(const block* b, ptrdiff_t row, int unit, float* delta) {
     const sd_workspace* w = b->pass->w;
     const sd_mixer_sizes* sizes = &w->model->config.mixers;
-    int head = sd_head_of_unit(sizes, unit), key_head = sd_key_head(sizes, head);
+    int head = sd_head_of_unit(sizes, unit), key_head = sd_key_head(sizes, head),
+        column = sd_column_of_unit(sizes, unit);
+    float* out = w->unit_outputs ? w->unit_outputs + (row * b->at.n_units + unit) * SD_PANEL
+                                 : w->attended + row * b->at.n_values + column;
     const float* skip = w->model->layers[b->layer].mixer_skip;
     const float *query = w->convolved + row * b->at.n_channels, *rates = w->rates + row * w->ld_rates;
-    return SD_MAKE(sd_recurrent_row, .query = query + key_head * sizes->d_key,
-                   .key = query + b->at.n_keys + key_head * sizes->d_key,
-                   .value = query + 2 * b->at.n_keys + unit * SD_PANEL,
-                   .product = w->products[row * sizes->n_key_head + key_head],
-                   .decay = rates[b->at.decay + head], .beta = rates[head],
-                   .skip = skip != NULL ? skip[head] : 0.0f, .corrects = b->mixer == SD_MIXER_DELTA,
-                   .delta = delta, .out = w->attended + row * b->at.n_values + unit * SD_PANEL);
+    return SD_MAKE(
+        sd_recurrent_row, .query = query + key_head * sizes->d_key,
+        .key = query + b->at.n_keys + key_head * sizes->d_key, .value = query + 2 * b->at.n_keys + column,
+        .product = w->products[row * sizes->n_key_head + key_head], .decay = rates[b->at.decay + head],
+        .beta = rates[head], .skip = skip != NULL ? skip[head] : 0.0f, .corrects = b->mixer == SD_MIXER_DELTA,
+        .delta = delta, .out = out);
 }
 
 static sd_recurrent_update update_of_row(const sd_recurrent_row* row) {
@@ -191,6 +197,12 @@ static void finish_rows(void* argument, int thread, int row, int end) {
     int width = delta ? sizes->d_value : sizes->n_norm_groups > 0 ? n / sizes->n_norm_groups : n;
     for (; row < end; row++) {
         float *out = w->attended + (ptrdiff_t)row * n, *gate = w->qkv + row * w->ld_qkv + b->at.gate;
+        for (int head = 0; w->unit_outputs && head < sizes->n_value_head; head++) {
+            ptrdiff_t unit = (ptrdiff_t)row * b->at.n_units + head * sd_units_of_head(sizes);
+            memcpy(out + head * sizes->d_value, w->unit_outputs + unit * SD_PANEL,
+                   (size_t)sizes->d_value * sizeof *out);
+        }
+        if (sizes->scaled) k->scale(n, gate, sizes->gate_scale, gate);
         k->silu(n, gate, gate);
         if (!norm_first) k->multiply(n, out, gate);
         for (int j = 0; weight != NULL && j < n; j += width)
@@ -205,7 +217,7 @@ void sd_recurrent_block_run(sd_pass* pass, int i, const void* input) {
     sd_mixer mixer = w->model->config.layers[i].mixer;
     block b = {pass, i, mixer, sd_recurrent_columns_of(&w->model->config.mixers, mixer)};
     double n_multiplications = 4.0 * pass->n_rows * b.at.n_values * w->model->config.mixers.d_key;
-    sd_pass_project(pass, &layer->qkv, NULL, input);
+    sd_pass_project(pass, &layer->mixer_in, NULL, input);
     project_rates(&b);
     sd_pass_loop_channels(pass, b.at.n_channels, convolve, &b);
     sd_pass_loop_rows(pass, pass->n_rows, scale_rows, &b);
@@ -213,6 +225,7 @@ void sd_recurrent_block_run(sd_pass* pass, int i, const void* input) {
     if (pass->status != SD_OK) return;
     log_rows(&b);
     sd_pass_loop_rows(pass, pass->n_rows, finish_rows, &b);
-    sd_pass_project_back(pass, &layer->attn_out, NULL,
-                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
+    sd_pass_project_back(pass, &layer->mixer_out, NULL,
+                         (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias},
+                         w->model->config.mixer_out_scale);
 }

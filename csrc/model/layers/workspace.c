@@ -16,7 +16,10 @@ static void lay_out_recurrence(sd_workspace* w, sd_arena* arena, const sd_mixer_
     /* the delta rule has the most rates */
     const sd_recurrent_columns at = sd_recurrent_columns_of(sizes, SD_MIXER_DELTA);
     w->ld_rates = row_stride(at.n_rates);
-    w->convolved = sd_arena_take(arena, rows, (size_t)at.n_channels * sizeof(float));
+    /* a panel more, as the last unit may read past the values */
+    w->convolved = sd_arena_take(arena, rows * (size_t)at.n_channels + SD_PANEL, sizeof(float));
+    size_t n_padded = sizes->d_value % SD_PANEL ? (size_t)at.n_units * SD_PANEL : 0;
+    w->unit_outputs = n_padded ? sd_arena_take(arena, rows, n_padded * sizeof(float)) : NULL;
     w->rates = sd_arena_take(arena, rows, (size_t)w->ld_rates * sizeof(float));
     w->products = sd_arena_take(arena, rows, (size_t)sizes->n_key_head * sizeof(float));
     size_t n_tiles = (size_t)sd_walk_most_tiles(w->max_slots);
@@ -41,10 +44,11 @@ static void lay_out(sd_workspace* w) {
     if (d_q < (size_t)c->d_per_layer) d_q = (size_t)c->d_per_layer;
     for (int i = 0; i < c->n_layer; i++) {
         const sd_layer_config* own = &c->layers[i];
-        int copies_values = sd_attends(own) && own->values_from_keys;
-        int outputs = copies_values ? sd_qkv_width(own) : sd_qkv_outputs(c, own);
+        int outputs = own->values_from_keys ? sd_qkv_width(own) : sd_qkv_outputs(c, own);
+        int mixer_outputs = sd_mixer_outputs(c, own);
         size_t width = (size_t)sd_mixer_width(c, own);
-        if (outputs > n_projected) n_projected = outputs;
+        if (own->attends && outputs > n_projected) n_projected = outputs;
+        if (mixer_outputs > n_projected) n_projected = mixer_outputs;
         if (width > d_q) d_q = width;
     }
     size_t inputs = d_model > d_q ? d_model : d_q;

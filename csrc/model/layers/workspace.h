@@ -80,6 +80,7 @@ typedef struct sd_workspace {
     /* For recurrent layers: channels after the convolution, [max_rows, n_channels]; beta and decay,
      * [max_rows, ld_rates]; query · key, [max_rows, n_key_head]; tiles of each thread (state_walk.h) */
     float *convolved, *rates, *products, *tiles[SD_MAX_THREADS];
+    float* unit_outputs;  /* [max_rows, n_units, SD_PANEL] where heads fill no panels; NULL: w->attended */
     void* activated;      /* max_rows rows of d_ff, prepared for mlp_down */
     float* update;        /* [max_rows, panels of d_model] */
     float* logits;        /* [max_logits, ld_logits] result */

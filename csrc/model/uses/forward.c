@@ -191,10 +191,12 @@ long sd_forward_work(void) { return atomic_load(&work); }
 
 static sd_status start(sd_pass* pass) {
     const sd_config* c = &pass->w->model->config;
-    long n_blocks = 0, n_unused = 2 * (c->n_layer - sd_last_stored(c)); /* those that stored rows skip */
+    long n_blocks = 0, n_unused = 0; /* halves; those that stored rows skip */
     for (int i = pass->first; i < pass->end; i++) {
         unsigned skipped = skipped_in(pass, i);
-        n_blocks += !(skipped & SD_SKIP_ATTN) + !(skipped & SD_SKIP_MLP);
+        int first = sd_has_first_half(&c->layers[i]), second = sd_has_second_half(&c->layers[i]);
+        n_blocks += (first && !(skipped & SD_SKIP_ATTN)) + (second && !(skipped & SD_SKIP_MLP));
+        if (i >= sd_last_stored(c)) n_unused += first + second;
     }
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows - n_unused * pass->n_stored,
@@ -249,7 +251,7 @@ sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches)
 
 int sd_forward_may_end(const sd_workspace* w, const sd_cache* cache) {
     const sd_config* c = &w->model->config;
-    return c->parallel == SD_PARALLEL_NO && sd_attends(&c->layers[sd_last_stored(c)]) &&
+    return c->parallel == SD_PARALLEL_NO && c->layers[sd_last_stored(c)].attends &&
            !sd_prompts_in_slices(w->model) && cache->captures.n == 0 && w->input_sums == NULL &&
            w->adaptation.of_row == NULL;
 }

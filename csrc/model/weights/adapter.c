@@ -146,7 +146,7 @@ sd_status sd_model_windowed(const sd_model* model, int window, sd_model** out) {
     sd_layer_config* layers = (sd_layer_config*)(made + 1);
     for (size_t i = 0; i < n_layer; i++) {
         layers[i] = model->config.layers[i];
-        if (!sd_attends(&layers[i])) continue;
+        if (!layers[i].attends) continue;
         if (layers[i].window == 0 || layers[i].window > window) layers[i].window = window;
     }
     made->config.layers = layers;

@@ -30,13 +30,12 @@ static sd_status check_heads(const sd_config* c) {
         const struct {
             const char* name;
             int value;
-        } sizes[] = {{"n_head", layer->n_head},
-                     {"n_kv_head", layer->n_kv_head},
-                     {"d_head", layer->d_head},
-                     {"d_ff", layer->d_ff}};
+        } sizes[] = {{"n_head", layer->n_head}, {"n_kv_head", layer->n_kv_head}, {"d_head", layer->d_head}};
         for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++)
             REFUSE_IF(sizes[s].value < 1 || sizes[s].value > LARGEST,
                       "%s is %d in layer %d, expected 1 to %d", sizes[s].name, sizes[s].value, i, LARGEST);
+        REFUSE_IF(layer->d_ff < 0 || layer->d_ff > LARGEST, "d_ff is %d in layer %d, expected 0 to %d",
+                  layer->d_ff, i, LARGEST);
         REFUSE_IF(layer->n_head % layer->n_kv_head != 0,
                   "n_head is %d in layer %d, expected a multiple of n_kv_head = %d", layer->n_head, i,
                   layer->n_kv_head);
@@ -60,7 +59,9 @@ static sd_status check_numbers(const sd_config* c) {
         {"embedding_scale", c->embedding_scale, 0},   {"residual_scale", c->residual_scale, 0},
         {"logit_scale", c->logit_scale, 0},           {"logit_softcap", c->logit_softcap, 1},
         {"attn_softcap", c->attn_softcap, 1},         {"qkv_limit", c->qkv_limit, 1},
-        {"activation_limit", c->activation_limit, 1},
+        {"activation_limit", c->activation_limit, 1}, {"attn_out_scale", c->attn_out_scale, 0},
+        {"mixer_out_scale", c->mixer_out_scale, 0},   {"mlp_down_scale", c->mlp_down_scale, 0},
+        {"mlp_gate_scale", c->mlp_gate_scale, 0},
     };
     REFUSE_IF(!(c->norm_eps >= 0.0f && c->norm_eps < 1.0f), "norm_eps is %g, expected 0 to 1",
               (double)c->norm_eps);
@@ -173,6 +174,9 @@ static sd_status check_switches(const sd_config* c) {
               "activation is \"silu_clamped\", expected gated and an activation_limit");
     REFUSE_IF(c->activation == SD_ACT_XIELU && (c->gated || c->experts.n > 0),
               "activation is \"xielu\", expected no gate and no experts with it");
+    REFUSE_IF(c->mlp_gate_scale != 1.0f && !c->gated, "mlp_gate_scale is set, expected gated with it");
+    REFUSE_IF((c->mlp_gate_scale != 1.0f || c->mlp_down_scale != 1.0f) && c->experts.n > 0,
+              "mlp_gate_scale or mlp_down_scale is set, expected no experts with it");
     REFUSE_IF(c->attn_gate_softplus && c->attn_gate == SD_ATTN_GATE_NONE,
               "attn_gate_softplus is set, expected an attn_gate with it");
     REFUSE_IF(c->shared_embedding && !c->bidirectional && c->features.use == SD_FEATURE_NONE,
@@ -223,9 +227,8 @@ static sd_status check_decoder_only(const sd_config* c) {
         REFUSE_IF(layer->kv_layer < 0 || layer->kv_layer >= i, "kv_layers[%d] is %d, expected 0 to %d", i,
                   layer->kv_layer, i);
         const sd_layer_config* of = &c->layers[layer->kv_layer];
-        REFUSE_IF(!sd_attends(layer) || !sd_attends(of) || of->shares_kv ||
-                      of->n_kv_head != layer->n_kv_head || of->d_head != layer->d_head ||
-                      of->window != layer->window,
+        REFUSE_IF(!layer->attends || !sd_has_own_keys(of) || of->n_kv_head != layer->n_kv_head ||
+                      of->d_head != layer->d_head || of->window != layer->window,
                   "kv_layers[%d] is %d, expected a layer with keys and values of its own, and with the KV "
                   "heads, dimensions and window of layer %d",
                   i, layer->kv_layer, i);
@@ -271,7 +274,7 @@ static sd_status check_encoder(const sd_config* c) {
 sd_recurrent_columns sd_recurrent_columns_of(const sd_mixer_sizes* s, sd_mixer mixer) {
     sd_recurrent_columns at = {.n_keys = s->n_key_head * s->d_key, .n_values = s->n_value_head * s->d_value};
     at.n_channels = 2 * at.n_keys + at.n_values;
-    at.n_units = at.n_values / SD_PANEL;
+    at.n_units = s->n_value_head * (sd_whole_panels(s->d_value) / SD_PANEL);
     at.gate = sd_whole_panels(at.n_channels);
     at.n_outputs = at.gate + at.n_values;
     at.decay = sd_whole_panels(s->n_value_head);
@@ -315,8 +318,10 @@ static sd_status check_recurrence(const sd_mixer_sizes* s) {
     REFUSE_IF(s->n_value_head % s->n_key_head != 0,
               "n_mixer_value_head is %d, expected a multiple of n_mixer_key_head, %d", s->n_value_head,
               s->n_key_head);
-    REFUSE_IF(s->d_value % SD_PANEL != 0, "d_mixer_value is %d, expected a multiple of %d", s->d_value,
-              SD_PANEL);
+    const float scales[] = {s->query_scale, s->key_scale, s->value_scale, s->gate_scale, s->decay_scale};
+    for (int i = 0; s->scaled && i < 5; i++)
+        REFUSE_IF(!(scales[i] > 0.0f && isfinite(scales[i])),
+                  "mixer_scales[%d] is %g, expected a number above 0", i, (double)scales[i]);
     int n_values = s->n_value_head * s->d_value;
     REFUSE_IF(s->n_norm_groups < 0 || (s->n_norm_groups > 0 && n_values % s->n_norm_groups != 0),
               "n_mixer_norm_groups is %d, expected 0 or a divisor of n_mixer_value_head * d_mixer_value, %d",
@@ -326,12 +331,29 @@ static sd_status check_recurrence(const sd_mixer_sizes* s) {
 
 static sd_status check_mixers(const sd_config* c) {
     SD_TRY(check_mixer_products(&c->mixers));
-    if (sd_all_attend(c)) return SD_OK;
+    if (!sd_any_has_mixer(c)) return SD_OK;
     if (sd_any_has_state(c)) SD_TRY(check_recurrence(&c->mixers));
-    SD_TRY(sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH));
-    REFUSE_IF(c->parallel != SD_PARALLEL_NO || c->features.use != SD_FEATURE_NONE || c->bidirectional ||
-                  c->encoder != NULL,
-              "mixers has layers without attention, expected no parallel halves, features or encoder");
+    return sd_check_range("config: conv_width", c->mixers.conv_width, 1, SD_MOST_CONV_WIDTH);
+}
+
+/* Check the halves that layers have. */
+static sd_status check_halves(const sd_config* c) {
+    int usual = 1; /* all layers have attention, no mixer, and a feed-forward block */
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer_config* layer = &c->layers[i];
+        int mixes = layer->mixer != SD_MIXER_NONE, has_second = sd_has_second_half(layer);
+        REFUSE_IF(!sd_has_first_half(layer) && !has_second,
+                  "d_ff is 0 in layer %d, expected 1 or more without a mixer and attention", i);
+        REFUSE_IF(layer->mixture && c->experts.with_dense && layer->d_ff == 0,
+                  "d_ff is 0 in layer %d, expected 1 or more with dense_with_experts", i);
+        REFUSE_IF(layer->attends && mixes && c->norm_position != SD_NORM_BEFORE,
+                  "mixers[%d] is a mixer next to attention, expected norm_position \"before\" with it", i);
+        usual = usual && layer->attends && !mixes && has_second;
+    }
+    REFUSE_IF(!usual && (c->parallel != SD_PARALLEL_NO || c->features.use != SD_FEATURE_NONE ||
+                         c->bidirectional || c->encoder != NULL),
+              "mixers or d_ffs has layers without attention or without a feed-forward block, expected no "
+              "parallel halves, features or encoder");
     return SD_OK;
 }
 
@@ -344,6 +366,7 @@ sd_status sd_config_check(const sd_config* c) {
     SD_TRY(check_switches(c));
     SD_TRY(check_features(c));
     SD_TRY(check_mixers(c));
+    SD_TRY(check_halves(c));
     SD_TRY(check_decoder_only(c));
     if (c->bidirectional) SD_TRY(check_bidirectional(c));
     return c->encoder ? check_encoder(c) : SD_OK;

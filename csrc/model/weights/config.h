@@ -104,9 +104,9 @@ typedef struct sd_rotation {
     double factor;          /* of cosines and sines: 1, or the attention factor of a scaling */
 } sd_rotation;
 
-/* Types of a layer's first half, which mixes its rows with earlier ones. */
+/* What mixes a layer's rows with earlier ones in its first half, next to attention or without it. */
 typedef enum sd_mixer {
-    SD_MIXER_ATTENTION,
+    SD_MIXER_NONE,
     SD_MIXER_CONVOLUTION, /* gated short convolution (LFM2): out(C ⊙ conv(B ⊙ x)), (B, C, x) = in(row) */
     SD_MIXER_DELTA,       /* gated delta rule (arXiv 2412.06464) after a convolution with SiLU */
     SD_MIXER_MAMBA2,      /* Mamba-2 (arXiv 2405.21060) after a convolution with SiLU */
@@ -116,17 +116,21 @@ typedef enum sd_mixer {
 /* Most inputs of a convolution. */
 #define SD_MOST_CONV_WIDTH 16
 
-/* Sizes of the layers without attention; they agree in all layers of a model. */
+/* Sizes of mixers; they agree in all layers of a model. */
 typedef struct sd_mixer_sizes {
-    int conv_width; /* inputs of the convolution, the row's own included; 0: all layers have attention */
+    int conv_width; /* inputs of the convolution, the row's own included; 0: no layer has a mixer */
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
     /* Of recurrent layers. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th
-     * one or, if grouped, consecutive ones; d_value is a multiple of SD_PANEL. Mamba-2 calls the keys B, the
+     * one or, if grouped, consecutive ones. Mamba-2 calls the keys B, the
      * queries C, the values x */
     int n_key_head, n_value_head, d_key, d_value, grouped;
     /* Of Mamba-2: groups of values that are normalized together, 0: none are; before the gate or after it */
     int n_norm_groups, norm_first;
+    /* Of recurrent layers, if scaled: factors of queries, keys, values, gates, and decays or time steps, as
+     * projected */
+    int scaled;
+    float query_scale, key_scale, value_scale, gate_scale, decay_scale;
 } sd_mixer_sizes;
 
 /* The key head of a value head. */
@@ -134,12 +138,14 @@ static inline int sd_key_head(const sd_mixer_sizes* s, int value_head) {
     return s->grouped ? value_head / (s->n_value_head / s->n_key_head) : value_head % s->n_key_head;
 }
 
-/* Settings that may differ between layers. */
+/* Settings that may differ between layers. A layer has a first half, which adds the outputs of a mixer and of
+ * attention, which read the same rows, or of one of them; a second half, the feed-forward block; or both. */
 typedef struct sd_layer_config {
     sd_mixer mixer;
+    int attends;                   /* does it have attention? */
     int n_head, n_kv_head, d_head; /* heads of queries; of keys and values; dimensions of each; the model's
                                     * in layers without attention, which do not use them */
-    int d_ff;                      /* width of a dense feed-forward block */
+    int d_ff;                      /* width of a dense feed-forward block; 0: none */
     int window;                    /* positions that a row attends to, including its own; 0: all */
     int rotation;                  /* index of the rotation; -1: queries and keys are not rotated */
     float score_scale;             /* factor of query · key */
@@ -180,12 +186,14 @@ typedef struct sd_config {
     int embedding_norm;    /* LayerNorm of the embedding */
     int d_per_layer;       /* width of per-layer embeddings (Gemma 4); 0: none */
     float residual_scale;  /* factor of a half's output before it is added to the stream */
-    int layer_scale;       /* after each layer the stream is multiplied by a number of its own */
-    float logit_scale;     /* factor of the logits */
-    float logit_softcap;   /* c: c · tanh(x / c) of the logits; 0: none */
-    float attn_softcap;    /* the same for scaled scores */
-    float qkv_limit;       /* clamp queries, keys and values to ± this; 0: do not */
-    int attn_sinks;        /* a learned logit per head among the scores, without a value */
+    /* The same of attention, mixers and dense feed-forward blocks alone; of gates before the activation */
+    float attn_out_scale, mixer_out_scale, mlp_down_scale, mlp_gate_scale;
+    int layer_scale;     /* after each layer the stream is multiplied by a number of its own */
+    float logit_scale;   /* factor of the logits */
+    float logit_softcap; /* c: c · tanh(x / c) of the logits; 0: none */
+    float attn_softcap;  /* the same for scaled scores */
+    float qkv_limit;     /* clamp queries, keys and values to ± this; 0: do not */
+    int attn_sinks;      /* a learned logit per head among the scores, without a value */
     /* Multiply queries by 1 + growth · ln(1 + ⌊position / span⌋); growth 0: do not. */
     double query_growth;
     int query_span;
@@ -246,14 +254,25 @@ static inline int sd_widest(const sd_config* config, int (*width)(const sd_layer
     return widest;
 }
 
-/* Does a layer have attention, and so keys and values? */
-static inline int sd_attends(const sd_layer_config* layer) { return layer->mixer == SD_MIXER_ATTENTION; }
+/* Does a layer have a first half; a second half? */
+static inline int sd_has_first_half(const sd_layer_config* layer) {
+    return layer->attends || layer->mixer != SD_MIXER_NONE;
+}
+static inline int sd_has_second_half(const sd_layer_config* layer) {
+    return layer->mixture || layer->d_ff > 0;
+}
+
+/* Does a layer have keys and values of its own? */
+static inline int sd_has_own_keys(const sd_layer_config* layer) {
+    return layer->attends && !layer->shares_kv;
+}
 
 /* The last layer with keys and values, or a state, of its own: no other row reads what later layers
  * compute. */
 static inline int sd_last_stored(const sd_config* config) {
     int last = config->n_layer - 1;
-    while (last > 0 && config->layers[last].shares_kv) last--;
+    while (last > 0 && !sd_has_own_keys(&config->layers[last]) && config->layers[last].mixer == SD_MIXER_NONE)
+        last--;
     return last;
 }
 
@@ -263,23 +282,23 @@ static inline int sd_last_stored(const sd_config* config) {
  * gives both, or the time step alone: n_rates outputs, from `rate` on those that become decays. */
 typedef struct sd_recurrent_columns {
     int n_keys, n_values, n_channels;
-    int n_units; /* panels of values: tiles of the state */
+    int n_units; /* panels of the values of each head: tiles of the state */
     int gate, n_outputs;
     int decay, rate, n_rates;
 } sd_recurrent_columns;
 sd_recurrent_columns sd_recurrent_columns_of(const sd_mixer_sizes* sizes, sd_mixer mixer);
 
-/* Of a layer without attention: outputs of its input projection, channels of its convolution, and inputs of
- * its output projection. */
+/* Of a layer's mixer: outputs of its input projection, channels of its convolution, and inputs of its output
+ * projection; 0 without a mixer. */
 int sd_mixer_outputs(const sd_config* config, const sd_layer_config* layer);
 int sd_mixer_channels(const sd_config* config, const sd_layer_config* layer);
 int sd_mixer_width(const sd_config* config, const sd_layer_config* layer);
 
-/* Do all layers have attention? */
-static inline int sd_all_attend(const sd_config* config) {
-    int n = 0;
-    while (n < config->n_layer && sd_attends(&config->layers[n])) n++;
-    return n == config->n_layer;
+/* Does any layer have a mixer? */
+static inline int sd_any_has_mixer(const sd_config* config) {
+    for (int i = 0; i < config->n_layer; i++)
+        if (config->layers[i].mixer != SD_MIXER_NONE) return 1;
+    return 0;
 }
 
 /* Does a layer keep a state of the whole text? */

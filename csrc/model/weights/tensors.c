@@ -19,9 +19,11 @@ static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
     int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture,
         with_dense = mixture && e->with_dense, d_per_layer = c->d_per_layer;
-    int attends = sd_attends(layer), delta = layer->mixer == SD_MIXER_DELTA, recurs = sd_has_state(layer),
-        mamba2 = layer->mixer == SD_MIXER_MAMBA2, biased = !attends && !recurs && c->mixers.bias,
-        stores = attends && !layer->shares_kv;
+    int first = sd_has_first_half(layer), second = sd_has_second_half(layer),
+        dense = mixture ? with_dense : second;
+    int attends = layer->attends, mixes = layer->mixer != SD_MIXER_NONE, recurs = sd_has_state(layer),
+        delta = layer->mixer == SD_MIXER_DELTA, mamba2 = layer->mixer == SD_MIXER_MAMBA2,
+        biased = mixes && !recurs && c->mixers.bias, stores = sd_has_own_keys(layer);
     int n_value_head = c->mixers.n_value_head, mixer_outputs = sd_mixer_outputs(c, layer),
         channels = sd_mixer_channels(c, layer), mixer_width = sd_mixer_width(c, layer);
     int learned = c->position == SD_POSITION_LEARNED, buckets = sd_bucket_rows(c);
@@ -42,12 +44,12 @@ static int count_roles(const sd_config* config, sd_layer_config layer, int first
     return n;
 }
 
-/* What decides which tensors a layer of a configuration has, as bits: experts, a norm of the mixer's input,
- * values that are keys, keys and values of another layer. */
-#define N_VARIANTS 16
+/* What decides, next to the mixer, which tensors a layer of a configuration has, as bits: experts, a norm of
+ * the first half's input, values that are keys, keys and values of another layer, attention, a dense block. */
+#define N_VARIANTS 64
 static int variant_of(const sd_layer_config* layer) {
     return (layer->mixture != 0) | (layer->input_norm != 0) << 1 | (layer->values_from_keys != 0) << 2 |
-           (layer->shares_kv != 0) << 3;
+           (layer->shares_kv != 0) << 3 | (layer->attends != 0) << 4 | (layer->d_ff > 0) << 5;
 }
 
 /* Number of tensors outside the layers; in a layer [mixer][variant], 0: there is no such layer. Each expert

@@ -53,7 +53,7 @@
     T(PER_LAYER_PROJECTION_NORM, "per_layer_projection_norm.weight", d_per_layer, 0, d_per_layer,           \
       VECTOR(model->per_layer_projection_norm))                                                             \
     /* from here on: one per layer */                                                                       \
-    SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
+    SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm && first, to->attn_norm)          \
     SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, attends, stores, stores && !layer->values_from_keys,    \
                    to->qkv, to->qkv, keys, values)                                                          \
     T(ATTN_GATE, "attn_gate.weight", sd_gate_width(c, layer), inputs, attends && c->attn_gate,              \
@@ -65,9 +65,9 @@
     T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, attends && c->attn_sinks, VECTOR(to->sinks))              \
     T(ATTN_OUT, "attn_out.weight", d, d_q, attends, MATRIX(to->attn_out, all))                              \
     T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, attends && c->out_bias, VECTOR(to->attn_out_bias))              \
-    T(MIXER_IN, "mixer_in.weight", recurs ? channels : mixer_outputs, d, !attends, MATRIX(to->qkv, all))    \
-    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, biased, VECTOR(to->qkv_bias))                       \
-    T(MIXER_GATE, "mixer_gate.weight", mixer_width, d, recurs, MATRIX(to->qkv, mixer_gate))                 \
+    T(MIXER_IN, "mixer_in.weight", recurs ? channels : mixer_outputs, d, mixes, MATRIX(to->mixer_in, all))  \
+    T(MIXER_IN_BIAS, "mixer_in.bias", mixer_outputs, 0, biased, VECTOR(to->mixer_in_bias))                  \
+    T(MIXER_GATE, "mixer_gate.weight", mixer_width, d, recurs, MATRIX(to->mixer_in, mixer_gate))            \
     T(MIXER_BETA, "mixer_beta.weight", n_value_head, d, delta, MATRIX(to->rates, all))                      \
     T(MIXER_DECAY, "mixer_decay.weight", n_value_head, d, recurs, MATRIX(to->rates, decay))                 \
     T(MIXER_DECAY_BIAS, "mixer_decay.bias", n_value_head, 0, recurs, VECTOR(to->decay_bias))                \
@@ -75,12 +75,12 @@
     T(MIXER_SKIP, "mixer_skip", n_value_head, 0, mamba2, VECTOR(to->mixer_skip))                            \
     T(MIXER_NORM, "mixer_norm.weight", delta ? c->mixers.d_value : mixer_width, 0,                          \
       delta || (mamba2 && c->mixers.n_norm_groups), VECTOR(to->mixer_norm))                                 \
-    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, !attends, TABLE(to->conv))                  \
-    T(MIXER_CONV_BIAS, "mixer_conv_bias", channels, 0, !attends && c->mixers.conv_bias,                     \
+    T(MIXER_CONV, "mixer_conv", c->mixers.conv_width, channels, mixes, TABLE(to->conv))                     \
+    T(MIXER_CONV_BIAS, "mixer_conv_bias", channels, 0, mixes && c->mixers.conv_bias,                        \
       VECTOR(to->conv_bias))                                                                                \
-    T(MIXER_OUT, "mixer_out.weight", d, mixer_width, !attends, MATRIX(to->attn_out, all))                   \
-    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, biased, VECTOR(to->attn_out_bias))                            \
-    SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post, to->attn_post_norm)                          \
+    T(MIXER_OUT, "mixer_out.weight", d, mixer_width, mixes, MATRIX(to->mixer_out, all))                     \
+    T(MIXER_OUT_BIAS, "mixer_out.bias", d, 0, biased, VECTOR(to->mixer_out_bias))                           \
+    SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post && first, to->attn_post_norm)                 \
     T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, attends && c->bias_by_layer,            \
       TABLE(to->relative_bias))                                                                             \
     SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                          \
@@ -89,10 +89,11 @@
     T(CROSS_OUT, "cross_out.weight", d, d_q, crosses, MATRIX(to->cross_out, all))                           \
     T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))           \
     SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
-    SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)    \
-    SD_MLP_TENSORS(T, MLP, "", layer->d_ff, !mixture || e->with_dense)                                      \
-    T(MLP_XIELU, "mlp_xielu", 3, 0, !mixture && c->activation == SD_ACT_XIELU, VECTOR(mlp->xielu))          \
-    SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
+    SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && second && c->parallel != SD_PARALLEL_ONE_NORM,        \
+                    to->mlp_norm)                                                                           \
+    SD_MLP_TENSORS(T, MLP, "", layer->d_ff, dense)                                                          \
+    T(MLP_XIELU, "mlp_xielu", 3, 0, dense && c->activation == SD_ACT_XIELU, VECTOR(mlp->xielu))             \
+    SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post && second, to->mlp_post_norm)                   \
     T(PER_LAYER_GATE, "per_layer_gate.weight", d_per_layer, d, d_per_layer, MATRIX(to->per_layer_gate, all))\
     T(PER_LAYER_OUT, "per_layer_out.weight", d, d_per_layer, d_per_layer, MATRIX(to->per_layer_out, all))   \
     T(PER_LAYER_POST_NORM, "per_layer_post_norm.weight", d, 0, d_per_layer, VECTOR(to->per_layer_post_norm))\

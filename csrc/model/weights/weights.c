@@ -18,7 +18,6 @@ int sd_qkv_width(const sd_layer_config* l) {
 }
 int sd_gate_column(const sd_layer_config* l) { return sd_whole_panels(sd_qkv_width(l)); }
 int sd_qkv_outputs(const sd_config* c, const sd_layer_config* l) {
-    if (!sd_attends(l)) return sd_mixer_outputs(c, l);
     if (l->values_from_keys) return sd_keys_column(l) + sd_key_width(l);
     return c->attn_gate == SD_ATTN_GATE_NONE ? sd_qkv_width(l) : sd_gate_column(l) + sd_gate_width(c, l);
 }
@@ -156,7 +155,7 @@ static void take_attention(sd_arena* arena, const sd_config* c, packing p, const
     if (c->bias_by_layer) layer->relative_bias = sd_table_take(arena, SD_F32, sd_bucket_rows(c), own->n_head);
 }
 
-/* Take the tensors of a mixer other than attention. */
+/* Take the tensors of a mixer. */
 static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own,
                        sd_layer* layer) {
     int outputs = sd_mixer_outputs(c, own), channels = sd_mixer_channels(c, own);
@@ -165,9 +164,9 @@ static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_
     const sd_recurrent_columns at = sd_recurrent_columns_of(&c->mixers, own->mixer);
     sd_matrix_part parts[2] = {part_of(p, SD_MIXER_IN, (sd_rows){0, 1}, recurs ? channels : outputs)};
     if (recurs) parts[1] = part_of(p, SD_MIXER_GATE, (sd_rows){at.gate, 1}, at.n_values);
-    layer->qkv = sd_matrix_take_parts(arena, parts, recurs ? 2 : 1, p.layout, outputs, c->d_model, 1);
+    layer->mixer_in = sd_matrix_take_parts(arena, parts, recurs ? 2 : 1, p.layout, outputs, c->d_model, 1);
     if (recurs) layer->rates = sd_matrix_take(arena, SD_FORMAT_F32, p.layout, at.n_rates, c->d_model, 1);
-    layer->qkv_bias = take_vector(arena, outputs, bias);
+    layer->mixer_in_bias = take_vector(arena, outputs, bias);
     layer->decay_bias = take_vector(arena, n_head, recurs);
     layer->decay_rate = take_vector(arena, n_head, recurs);
     layer->mixer_skip = take_vector(arena, n_head, mamba2);
@@ -175,32 +174,33 @@ static void take_mixer(sd_arena* arena, const sd_config* c, packing p, const sd_
                                     mamba2 ? c->mixers.n_norm_groups : recurs);
     layer->conv = sd_table_take(arena, SD_F32, c->mixers.conv_width, channels);
     layer->conv_bias = take_vector(arena, channels, c->mixers.conv_bias);
-    layer->attn_out = take_matrix(arena, p, SD_MIXER_OUT, c->d_model, sd_mixer_width(c, own));
-    layer->attn_out_bias = take_vector(arena, c->d_model, bias);
+    layer->mixer_out = take_matrix(arena, p, SD_MIXER_OUT, c->d_model, sd_mixer_width(c, own));
+    layer->mixer_out_bias = take_vector(arena, c->d_model, bias);
 }
 
 static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const sd_layer_config* own) {
-    int d = c->d_model, layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c);
-    int post = sd_has_post_norm(c), own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
+    int d = c->d_model, layer_norm = c->norm == SD_NORM_LAYER, post = sd_has_post_norm(c);
+    int first = sd_has_first_half(own), second = sd_has_second_half(own);
+    int attn_norm = first && sd_norms_input(c) && own->input_norm;
+    int mlp_norm = second && sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
     sd_layer layer = {
-        .attn_norm = take_vector(arena, d, input && own->input_norm),
-        .attn_norm_bias = take_vector(arena, d, input && own->input_norm && layer_norm),
-        .attn_post_norm = take_vector(arena, d, post),
-        .attn_post_norm_bias = take_vector(arena, d, post && layer_norm),
-        .mlp_norm = take_vector(arena, d, own_mlp_norm),
-        .mlp_norm_bias = take_vector(arena, d, own_mlp_norm && layer_norm),
-        .mlp_post_norm = take_vector(arena, d, post),
+        .attn_norm = take_vector(arena, d, attn_norm),
+        .attn_norm_bias = take_vector(arena, d, attn_norm && layer_norm),
+        .attn_post_norm = take_vector(arena, d, first && post),
+        .attn_post_norm_bias = take_vector(arena, d, first && post && layer_norm),
+        .mlp_norm = take_vector(arena, d, mlp_norm),
+        .mlp_norm_bias = take_vector(arena, d, mlp_norm && layer_norm),
+        .mlp_post_norm = take_vector(arena, d, second && post),
         .scale = take_vector(arena, 1, c->layer_scale),
         .per_layer_post_norm = take_vector(arena, d, c->d_per_layer > 0),
-        .mlp_post_norm_bias = take_vector(arena, d, post && layer_norm),
+        .mlp_post_norm_bias = take_vector(arena, d, second && post && layer_norm),
     };
-    if (sd_attends(own))
-        take_attention(arena, c, p, own, &layer);
-    else
-        take_mixer(arena, c, p, own, &layer);
+    if (own->attends) take_attention(arena, c, p, own, &layer);
+    if (own->mixer != SD_MIXER_NONE) take_mixer(arena, c, p, own, &layer);
     if (c->encoder) take_cross_attention(arena, c, p, own, &layer);
     if (own->mixture) take_experts(arena, c, p, &layer);
-    if (!own->mixture || c->experts.with_dense) layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, own->d_ff);
+    if (own->mixture ? c->experts.with_dense : second)
+        layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, own->d_ff);
     if (c->d_per_layer > 0) {
         layer.per_layer_gate = take_matrix(arena, p, SD_PER_LAYER_GATE, c->d_per_layer, d);
         layer.per_layer_out = take_matrix(arena, p, SD_PER_LAYER_OUT, d, c->d_per_layer);
@@ -250,6 +250,12 @@ static void copy_shared_head(const sd_model* target, const int32_t* rows, sd_mod
         model->head_bias[i] = target->head_bias[rows[i]];
 }
 
+/* Channels of recurrent layers; 0: there are none. */
+static int recurrent_channels(const sd_config* c) {
+    if (!sd_any_has_state(c)) return 0;
+    return sd_recurrent_columns_of(&c->mixers, SD_MIXER_MAMBA2).n_channels;
+}
+
 /* Take every array of the model from the arena; runs twice, to count and to hand out. */
 static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, sd_shared shared) {
     model->config = take_config(arena, config);
@@ -286,6 +292,7 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, s
     if (c->features.use != SD_FEATURE_NONE) take_features(arena, c, p, model);
     if (c->d_per_layer > 0) take_per_layer(arena, c, p, model);
     model->ones = take_vector(arena, sd_widest(c, sd_head_size), c->v_norm);
+    model->channel_scales = take_vector(arena, recurrent_channels(c), c->mixers.scaled);
     model->zeros =
         take_vector(arena, sd_widest(c, sd_query_width), layer_norm && c->qk_norm != SD_QK_NORM_NONE);
 }
@@ -309,6 +316,16 @@ static void fill_norms(sd_model* model) {
     }
 }
 
+/* Fill the factors of queries, keys and values of recurrent layers. */
+static void fill_scales(sd_model* model) {
+    const sd_mixer_sizes* s = &model->config.mixers;
+    const sd_recurrent_columns at = sd_recurrent_columns_of(s, SD_MIXER_MAMBA2);
+    for (int i = 0; model->channel_scales != NULL && i < at.n_channels; i++)
+        model->channel_scales[i] = i < at.n_keys       ? s->query_scale
+                                   : i < 2 * at.n_keys ? s->key_scale
+                                                       : s->value_scale;
+}
+
 static void free_model(sd_model* model) {
     sd_arena_free(&model->arena);
     sd_free(model);
@@ -330,6 +347,7 @@ static sd_status create(const sd_config* config, sd_numbers numbers, sd_shared s
     model->row_slice = sd_row_slice(numbers.weights, sd_prompt_engine(model));
     model->numbers.by_tensor = NULL;
     fill_norms(model);
+    fill_scales(model);
     *out = model;
     return SD_OK;
 }

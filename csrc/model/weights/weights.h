@@ -33,17 +33,19 @@ typedef struct sd_layer {
     float *cross_norm, *cross_norm_bias, *cross_post_norm, *cross_post_norm_bias;
     sd_matrix cross_q, cross_kv, cross_out;
     float *cross_q_bias, *cross_kv_bias, *cross_out_bias;
-    /* Projections into and out of the mixer. Attention: queries, keys, values, gates, each from a whole panel
-     * on, [outputs, sd_layer_inputs], and [d_model, n_head · d_head]. Others: [sd_mixer_outputs, d_model] and
-     * [d_model, sd_mixer_width] */
+    /* Projections into and out of attention: queries, keys, values, gates, each from a whole panel on,
+     * [outputs, sd_layer_inputs], and [d_model, n_head · d_head] */
     sd_matrix qkv, attn_out;
     float *qkv_bias, *attn_out_bias; /* [outputs of qkv], [d_model] */
+    /* The same of the mixer: [sd_mixer_outputs, d_model], [d_model, sd_mixer_width] */
+    sd_matrix mixer_in, mixer_out;
+    float *mixer_in_bias, *mixer_out_bias;
     /* Of a recurrent layer: beta and decay of each value head, in f32, [n_rates, d_model]; bias and factor of
      * the decay, in Mamba-2 the factor of the value in the output, [n_value_head] each; the norm of a head,
      * [d_value], or in Mamba-2 of all values */
     sd_matrix rates;
     float *decay_bias, *decay_rate, *mixer_skip, *mixer_norm;
-    sd_table conv;    /* [conv_width, channels] f32, oldest input first; without attention */
+    sd_table conv;    /* [conv_width, channels] f32, oldest input first; of the mixer */
     float* conv_bias; /* [channels]; NULL: none */
     sd_mlp mlp;       /* of a dense layer, or with experts */
     /* With per-layer embeddings: gate [d_per_layer, d_model], output [d_model, d_per_layer] and its norm
@@ -105,6 +107,7 @@ typedef struct sd_model {
     /* For models with features; vectors [width] and [d_model], NULL if absent */
     sd_matrix feature_projection; /* [d_model, sd_feature_inputs] */
     float *feature_input_norm, *feature_projection_bias, *token_norm, *feature_norm;
+    float* channel_scales; /* [channels of recurrent layers] factors of convolution inputs; NULL: none */
     /* [d_head], [n_head · d_head] of the layer with the most, for head norms without weight or bias */
     float *ones, *zeros;
     unsigned char* is_set; /* [sd_tensor_count] tensors set so far */

@@ -26,9 +26,9 @@ class ModelConfig(Mapping[str, Any]):
     n_vocab, n_ctx, n_layer : int
         Number of token ids, context length, number of layers.
     n_head, n_kv_head : int
-        Number of attention heads and of KV heads.
+        Number of attention heads and of KV heads; 1 without attention.
     d_model, d_head, d_ff : int
-        Width of the residual stream, of a head, of the MLP.
+        Width of the residual stream, of a head, of the MLP. ``d_ff`` 0: layers without experts have no MLP.
     n_heads, n_kv_heads, d_heads, d_ffs : tuple of int
         Per-layer values that override ``n_head``, ``n_kv_head``, ``d_head``, ``d_ff``; empty if layers agree.
     norm : str
@@ -67,7 +67,9 @@ class ModelConfig(Mapping[str, Any]):
     parallel : str
         "no", or attention and MLP read the same stream, through "one_norm" or "two_norms".
     embedding_scale, residual_scale, logit_scale : float
-        Factors of embeddings, of outputs of attention and MLP, of logits.
+        Factors of embeddings, of outputs of attention, mixers and MLP, of logits.
+    attn_out_scale, mixer_out_scale, mlp_down_scale, mlp_gate_scale : float
+        Factors of the outputs of these projections (Falcon-H1).
     layer_scale : bool
         After each layer the stream is multiplied by a learned number of the layer.
     embedding_norm : bool
@@ -130,9 +132,9 @@ class ModelConfig(Mapping[str, Any]):
         Width of per-layer embeddings (Gemma 4): after the MLP, each layer adds what it projects of a vector
         of the token; 0: none.
     mixers : tuple of str
-        First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; or, after a
-        convolution, "delta", the gated delta rule (Qwen3.5), or "mamba2" (Granite 4). Empty: attention in all
-        layers.
+        First half of each layer: "attention"; "convolution", the gated short convolution of LFM2; after a
+        convolution, "delta", the gated delta rule (Qwen3.5), or "mamba2" (Granite 4); "attention+mamba2" and
+        the like, both of the same input (Falcon-H1); or "none". Empty: attention in all layers.
     conv_width : int
         Number of inputs of a convolution, the token's own included.
     conv_bias, mixer_bias : bool
@@ -142,11 +144,14 @@ class ModelConfig(Mapping[str, Any]):
     mixer_grouped : bool
         Value head h uses key head h // (n_mixer_value_head / n_mixer_key_head), else h mod n_mixer_key_head.
     d_mixer_key, d_mixer_value : int
-        Dimensions of these heads; d_mixer_value is a multiple of 32.
+        Dimensions of these heads.
     n_mixer_norm_groups : int
         With "mamba2", groups of values that are normalized together; 0: none are.
     mixer_norm_first : bool
         With "mamba2", values are normalized before they are multiplied by the gate.
+    mixer_scales : tuple of float
+        With "delta" and "mamba2", factors of queries, keys, values, gates, and decays or time steps, as
+        projected; empty: none.
     encoder : ModelConfig or None
         The encoder of an encoder-decoder; its ``n_ctx`` bounds the source. The other fields describe the
         decoder.
@@ -239,6 +244,16 @@ class ModelConfig(Mapping[str, Any]):
     d_mixer_value: int = 0
     n_mixer_norm_groups: int = 0
     mixer_norm_first: bool = False
+    mixer_scales: tuple[float, ...] = ()
+    attn_out_scale: float = 1.0
+    mixer_out_scale: float = 1.0
+    mlp_down_scale: float = 1.0
+    mlp_gate_scale: float = 1.0
+
+    @property
+    def attends(self) -> tuple[bool, ...]:
+        """Whether each layer has attention."""
+        return tuple("attention" in mixer for mixer in self.mixers) or (True,) * self.n_layer
 
     @classmethod
     def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
@@ -254,7 +269,7 @@ class ModelConfig(Mapping[str, Any]):
     @property
     def last_attention(self) -> int:
         """The last layer with attention."""
-        return max(i for i in range(self.n_layer) if not self.mixers or self.mixers[i] == "attention")
+        return max(i for i, attends in enumerate(self.attends) if attends)
 
     def alone(self, layer: int) -> dict[str, Any]:
         """Return the canonical configuration of one layer alone, without defaults."""

@@ -127,6 +127,7 @@ class _Exact(_Forward):
 
     def mlp(self, h: Array, ours: str) -> Array:
         gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")
+        gate = gate * _F(self.settings["mlp_gate_scale"])
         return self.times(self.silu(gate) * up, f"{ours}.mlp_down.weight")
 
     def mixture(self, h: Array, i: int, routed: Array | None = None) -> Array:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from specdec.reference.activations import ACTIVATIONS, sigmoid, softcap, softmax
 from specdec.reference.blocks import BLOCK_TYPES
 from specdec.reference.formats import dequantize, product, quantize_activations, round_bf16, stored
 from specdec.reference.recurrence import delta_rule, mamba2
@@ -162,6 +163,7 @@ class _Forward:
         self.rotations = own["rotations"] or [0] * n
         self.values_from_keys = own["values_from_keys"] or [0] * n
         self.mixers = own["mixers"] or ["attention"] * n
+        self.d_ffs = own["d_ffs"] or [own["d_ff"]] * n
         self.mixtures = own["mixtures"] or [own["n_experts"] > 0] * n
         self.score_scales = own["score_scales"] or [1.0 / math.sqrt(size) for size in self.d_heads]
 
@@ -173,7 +175,7 @@ class _Forward:
         y = self.times(self.hidden_states(ids), "token_embedding" if own["tied"] else "head")
         if own["head_bias"]:
             y = y + self.tensor("head_bias")
-        return _softcap(own["logit_scale"] * y, own["logit_softcap"])
+        return softcap(own["logit_scale"] * y, own["logit_softcap"])
 
     def hidden_states(self, ids: Sequence[int]) -> Array:
         """Return hidden states after the final norm, if any, [n_rows, d_model]."""
@@ -211,30 +213,22 @@ class _Forward:
 
     def layer(self, x: Array, i: int) -> Array:
         """Return the residual stream after a layer."""
-        ours, stream, parallel = f"layers.{i}", x, self.settings["parallel"]
-        h = self.before(stream, f"{ours}.attn_norm")
-        mixers = {
-            "attention": self.attention, "convolution": self.short_convolution, "delta": self.delta,
-            "mamba2": self.mamba2,
-        }  # fmt: skip
-        mix = mixers[self.mixers[i]]
-        attended = self.added(x, mix(h, i), f"{ours}.attn_post_norm")
+        ours, stream = f"layers.{i}", x
+        attended = self.mixed_rows(x, i)
         if self.encoded is not None:
             crossed = self.cross_attention(self.before(attended, f"{ours}.cross_norm"), self.encoded, i)
             attended = self.added(attended, crossed, f"{ours}.cross_post_norm")
         skips = i in self.skip_attn or self.kv_layers[i] in self.skip_attn
         x = np.where(self.passing & skips, x, attended)
-        if parallel == "no":
+        if self.settings["parallel"] == "no":
             stream = x
-        if parallel != "one_norm":
-            h = self.before(stream, f"{ours}.mlp_norm")
-        if self.mixtures[i] and self.settings["dense_with_experts"]:
-            y = self.with_dense(stream, h, i)
-        else:
-            y = self.mixture(h, i) if self.mixtures[i] else self.mlp(h, ours)
-        y = self.added(x, y, f"{ours}.mlp_post_norm")
+        y = x
+        if self.mixtures[i] or self.d_ffs[i]:
+            y = self.added(
+                x, self.fed_forward(stream, i), f"{ours}.mlp_post_norm", self.settings["mlp_down_scale"]
+            )
         if self.per_layer is not None:
-            gate = _ACTIVATIONS[self.settings["activation"]](self.linear(y, f"{ours}.per_layer_gate"))
+            gate = ACTIVATIONS[self.settings["activation"]](self.linear(y, f"{ours}.per_layer_gate"))
             out = self.linear(gate * self.per_layer[:, i], f"{ours}.per_layer_out")
             y = self.added(y, out, f"{ours}.per_layer_post_norm")
         y = np.where(self.passing & (i in self.skip_mlp), x, y)
@@ -243,15 +237,29 @@ class _Forward:
         whole = self.passing & (skips and i in self.skip_mlp)
         return np.where(whole, y, y * self.tensor(f"{ours}.layer_scale"))
 
+    def mixed_rows(self, x: Array, i: int) -> Array:
+        """Return the stream after the first half of a layer: a mixer, attention, both or none."""
+        mixers = {
+            "mamba2": self.mamba2, "delta": self.delta, "convolution": self.short_convolution,
+            "attention": self.attention,
+        }  # fmt: skip
+        mixed = x
+        for name, mix in mixers.items():
+            if name in self.mixers[i].split("+"):
+                h = self.before(x, f"layers.{i}.attn_norm")
+                scale = self.settings["attn_out_scale" if name == "attention" else "mixer_out_scale"]
+                mixed = self.added(mixed, mix(h, i), f"layers.{i}.attn_post_norm", scale)
+        return mixed
+
     def before(self, x: Array, name: str) -> Array:
         return self.norm(x, name) if self.settings["norm_position"] in ("before", "both") else x
 
-    def added(self, x: Array, y: Array, name: str) -> Array:
-        """Add an output y of a layer to the residual stream x."""
+    def added(self, x: Array, y: Array, name: str, scale: float = 1.0) -> Array:
+        """Add an output y of a layer, times a factor, to the residual stream x."""
         where = self.settings["norm_position"]
         if where in ("after", "both"):
             y = self.norm(y, name)
-        total: Array = x + self.settings["residual_scale"] * y
+        total: Array = x + self.settings["residual_scale"] * scale * y
         return self.norm(total, name) if where == "residual" else total
 
     # ------------------------------------------------------------------------------------- attention
@@ -269,7 +277,7 @@ class _Forward:
             growth = 1.0 + own["query_growth"] * np.log1p(self.position // own["query_span"])
             q = q * growth[:, None, None].astype(self.dtype)
         q, k, v = self.cached(q, k, v, i)
-        scores = _softcap(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i], own["attn_softcap"])
+        scores = softcap(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i], own["attn_softcap"])
         if own["alibi"]:
             scores = scores - np.asarray(own["alibi"], self.dtype)[:, None, None] * self.distance
         if own["relative_buckets"]:
@@ -278,7 +286,7 @@ class _Forward:
         window = self.windows[i]
         seen = self.visible & (self.distance < window) if window else self.visible
         sinks = self.tensor(f"{ours}.attn_sinks") if own["attn_sinks"] else None
-        weights = _softmax(np.where(seen, scores, -np.inf), sinks)
+        weights = softmax(np.where(seen, scores, -np.inf), sinks)
         return self.linear(self.gated(self.mixed(weights, v), h, i), f"{ours}.attn_out")
 
     def query_or_key(self, h: Array, part: str, i: int) -> Array:
@@ -299,7 +307,7 @@ class _Forward:
         return attended * gate
 
     def sigmoid(self, x: Array) -> Array:
-        return _sigmoid(x)
+        return sigmoid(x)
 
     def softplus(self, x: Array) -> Array:
         return np.logaddexp(x, 0.0).astype(x.dtype)
@@ -310,7 +318,7 @@ class _Forward:
         q = self.linear(h, f"{ours}.cross_q").reshape(self.n_rows, -1, size)
         k, v = (self.linear(encoded, f"{ours}.cross_{part}").reshape(len(encoded), -1, size) for part in "kv")
         q, k, v = self.cached(q, k, v, i)
-        weights = _softmax(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i])
+        weights = softmax(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i])
         return self.linear(self.mixed(weights, v), f"{ours}.cross_out")
 
     def mixed(self, weights: Array, values: Array) -> Array:
@@ -373,17 +381,24 @@ class _Forward:
         """Return the gated delta rule's outputs, each head normalized and gated."""
         ours = f"layers.{i}"
         decay, beta = (self.in_f32(h, f"{ours}.mixer_{part}.weight") for part in ("decay", "beta"))
+        decay = self.scales()[4] * decay
         out = self.rule(*self.queries_keys_values(h, i), decay, beta, ours)
         out = self.head_norm(out.reshape(-1, out.shape[-1]), self.tensor(f"{ours}.mixer_norm.weight"))
-        gated = out.reshape(self.n_rows, -1) * self.silu(self.linear(h, f"{ours}.mixer_gate"))
-        return self.linear(gated, f"{ours}.mixer_out")
+        return self.linear(out.reshape(self.n_rows, -1) * self.mixer_gate(h, ours), f"{ours}.mixer_out")
+
+    def mixer_gate(self, h: Array, ours: str) -> Array:
+        return self.silu(self.scales()[3] * self.linear(h, f"{ours}.mixer_gate"))
+
+    def scales(self) -> Array:
+        """Return the factors of queries, keys, values, gates and decays."""
+        return np.asarray(self.settings["mixer_scales"] or [1.0] * 5, self.dtype)
 
     def mamba2(self, h: Array, i: int) -> Array:
         """Return the outputs of Mamba-2, gated and normalized in groups."""
         ours, groups = f"layers.{i}", self.settings["n_mixer_norm_groups"]
-        time = self.in_f32(h, f"{ours}.mixer_decay.weight")
+        time = self.scales()[4] * self.in_f32(h, f"{ours}.mixer_decay.weight")
         out = self.scan(*self.queries_keys_values(h, i), time, ours).reshape(self.n_rows, -1)
-        gate = self.silu(self.linear(h, f"{ours}.mixer_gate"))
+        gate = self.mixer_gate(h, ours)
         if not self.settings["mixer_norm_first"]:
             out = out * gate
         if groups:
@@ -398,8 +413,9 @@ class _Forward:
         own, n_key, n_value = (
             self.settings, self.settings["n_mixer_key_head"], self.settings["n_mixer_value_head"]
         )  # fmt: skip
-        x = self.silu(self.convolved(self.linear(h, f"layers.{i}.mixer_in"), i))
-        keys = n_key * own["d_mixer_key"]
+        keys, values = n_key * own["d_mixer_key"], n_value * own["d_mixer_value"]
+        x = self.linear(h, f"layers.{i}.mixer_in") * np.repeat(self.scales()[:3], [keys, keys, values])
+        x = self.silu(self.convolved(x, i))
         query, key, value = np.split(x, [keys, 2 * keys], axis=-1)
         query, key = (part.reshape(self.n_rows, n_key, -1) for part in (query, key))
         if own["mixer_grouped"]:
@@ -409,7 +425,7 @@ class _Forward:
     def rule(self, query: Array, key: Array, value: Array, decay: Array, beta: Array, ours: str) -> Array:
         rate = self.tensor(f"{ours}.mixer_decay.rate")
         decay = np.exp(rate * np.logaddexp(0, decay + self.tensor(f"{ours}.mixer_decay.bias")))
-        return delta_rule(query, key, value, decay, _sigmoid(beta), self.parents)[0]
+        return delta_rule(query, key, value, decay, sigmoid(beta), self.parents)[0]
 
     def scan(self, query: Array, key: Array, value: Array, time: Array, ours: str) -> Array:
         time = np.logaddexp(0, time + self.tensor(f"{ours}.mixer_decay.bias"))
@@ -447,25 +463,33 @@ class _Forward:
         own, up = self.settings, self.linear(h, f"{ours}.mlp_up")
         if own["activation"] == "silu_clamped":
             limit = own["activation_limit"]
-            gate = np.minimum(self.linear(h, f"{ours}.mlp_gate"), limit)
-            hidden = gate * _sigmoid(1.702 * gate) * (np.clip(up, -limit, limit) + 1)
+            gate = np.minimum(own["mlp_gate_scale"] * self.linear(h, f"{ours}.mlp_gate"), limit)
+            hidden = gate * sigmoid(1.702 * gate) * (np.clip(up, -limit, limit) + 1)
         elif own["activation"] == "xielu":
             factors, low = self.tensor(f"{ours}.mlp_xielu"), np.minimum(up, 0)
             above, below = self.softplus(factors[:2])
             hidden = above * np.maximum(up, 0) ** 2 + factors[2] * up
             hidden += (below + factors[2]) * (np.expm1(low) - low)
         elif own["gated"]:
-            hidden = self.activation(self.linear(h, f"{ours}.mlp_gate")) * up
+            hidden = self.activation(own["mlp_gate_scale"] * self.linear(h, f"{ours}.mlp_gate")) * up
         else:
             hidden = self.activation(up)
         return self.linear(hidden, f"{ours}.mlp_down")
 
     def activation(self, x: Array) -> Array:
         name = self.settings["activation"]
-        return self.silu(x) if name == "silu" else _ACTIVATIONS[name](x)
+        return self.silu(x) if name == "silu" else ACTIVATIONS[name](x)
 
     def silu(self, x: Array) -> Array:
         return x * self.sigmoid(x)
+
+    def fed_forward(self, x: Array, i: int) -> Array:
+        """Return the output of a layer's second half, which reads the stream x."""
+        ours, shares_norm = f"layers.{i}", self.settings["parallel"] == "one_norm"
+        h = self.before(x, f"{ours}.{'attn' if shares_norm else 'mlp'}_norm")
+        if not self.mixtures[i]:
+            return self.mlp(h, ours)
+        return self.with_dense(x, h, i) if self.settings["dense_with_experts"] else self.mixture(h, i)
 
     def with_dense(self, x: Array, h: Array, i: int) -> Array:
         """Return the sum of MLP and experts, which read norms of their own of the stream x (Gemma 4)."""
@@ -485,7 +509,7 @@ class _Forward:
         if own["router_bias"]:
             logits = logits + self.tensor(f"{ours}.router.bias")
         y = np.zeros_like(h)
-        scores = {"softmax": _softmax, "sigmoid": _sigmoid}.get(own["router"], np.asarray)(logits)
+        scores = {"softmax": softmax, "sigmoid": sigmoid}.get(own["router"], np.asarray)(logits)
         ranks = scores + self.tensor(f"{ours}.router_correction") if own["router_correction"] else logits
         for row in range(self.n_rows):
             chosen = self.chosen(ranks[row])
@@ -497,7 +521,7 @@ class _Forward:
         if own["d_shared_expert"]:
             shared = self.mlp(h, f"{ours}.shared_expert")
             if own["shared_expert_gate"]:
-                shared = shared * _sigmoid(h @ self.tensor(f"{ours}.shared_gate.weight").T)
+                shared = shared * sigmoid(h @ self.tensor(f"{ours}.shared_gate.weight").T)
             y = y + shared
         return y
 
@@ -514,7 +538,7 @@ class _Forward:
     def expert_weights(self, scores: Array) -> Array:
         """Return the weights of a row's chosen experts."""
         own = self.settings
-        weights = _softmax(scores) if own["router"] == "softmax_chosen" else scores
+        weights = softmax(scores) if own["router"] == "softmax_chosen" else scores
         if own["router_renormalize"]:
             weights = weights / (weights.sum() + own["router_eps"])
         scaled: Array = own["routed_scale"] * weights
@@ -559,42 +583,10 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "n_kv_heads": (), "d_heads": (), "kv_layers": (), "d_per_layer": 0, "mixers": (), "conv_bias": False,
     "mixer_grouped": False, "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
     "values_from_keys": (), "layer_scale": False, "dense_with_experts": False,
-    "n_mixer_norm_groups": 0, "mixer_norm_first": False,
+    "n_mixer_norm_groups": 0, "mixer_norm_first": False, "mixer_scales": (), "d_ffs": (),
+    "attn_out_scale": 1.0, "mixer_out_scale": 1.0, "mlp_down_scale": 1.0, "mlp_gate_scale": 1.0,
     "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
     "router": "softmax", "router_bias": False, "router_correction": False, "n_expert_groups": 0,
     "n_groups_per_token": 0, "router_renormalize": False, "router_eps": 0.0, "routed_scale": 1.0,
 }  # fmt: skip
 """Defaults of settings that a plain decoder omits."""
-
-
-def _softmax(x: Array, sinks: Array | None = None) -> Array:
-    """Softmax along the last axis; for x [n_head, n_rows, n_rows], sinks take mass and are dropped."""
-    largest = x.max(axis=-1, keepdims=True)
-    sink: Array | float = 0.0
-    if sinks is not None:
-        largest = np.maximum(largest, sinks[:, None, None])
-        sink = np.exp(sinks[:, None, None] - largest)
-    x = np.exp(x - largest)
-    total: Array = x.sum(axis=-1, keepdims=True) + sink
-    return x / total
-
-
-def _softcap(x: Array, cap: float) -> Array:
-    return cap * np.tanh(x / cap) if cap else x
-
-
-def _sigmoid(x: Array) -> Array:
-    return 0.5 + 0.5 * np.tanh(x / 2)
-
-
-def _gelu(x: Array) -> Array:
-    erf: Array = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
-    return x * (0.5 + 0.5 * erf)
-
-
-_ACTIVATIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
-    "gelu": _gelu,
-    "gelu_tanh": lambda x: x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "relu": lambda x: np.maximum(x, 0),
-    "relu2": lambda x: np.maximum(x, 0) ** 2,
-}

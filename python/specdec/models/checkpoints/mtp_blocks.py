@@ -56,7 +56,7 @@ def open_mtp_block(path: Path, config: ModelConfig, target: Path) -> Checkpoint:
             f"tensors {layout.block.format(n=n_layer)}*, as in the files that the model's authors publish"
         )
         raise UnsupportedModelError(f"{path}: has no MTP block; expected {expected}: name those as path=")
-    if config.mixers and "attention" not in config.mixers:
+    if not any(config.attends):
         raise UnsupportedModelError(f"{target}: has no layer with attention, which the block needs")
     block = block_config(layout, config)
     try:
