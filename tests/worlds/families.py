@@ -85,6 +85,21 @@ _MAMBA = {
     "mamba_d_state": 12, "mamba_expand": 2, "attention_multiplier": 0.3,
 }  # fmt: skip
 
+_FALCON = {
+    "mamba_n_heads": 3, "mamba_d_head": 32, "mamba_d_ssm": 96, "mamba_d_state": 12, "mamba_n_groups": 1,
+}  # fmt: skip
+MULTIPLIERS = {
+    "lm_head_multiplier": 0.3, "embedding_multiplier": 5.7, "mlp_multipliers": [0.9, 0.6],
+    "key_multiplier": 0.4, "attention_in_multiplier": 1.2, "attention_out_multiplier": 0.9,
+    "ssm_multipliers": [0.4, 0.3, 1.2, 0.5, 0.8], "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.25,
+}  # fmt: skip
+_MAMBA2 = _without(
+    SIZES, "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"
+) | {"num_heads": 3, "head_dim": 32, "n_groups": 3, "state_size": 12}
+_NEMOTRON_H = _without(SIZES, "num_hidden_layers") | {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"], "head_dim": 8,
+    "mamba_num_heads": 6, "mamba_head_dim": 20, "n_groups": 3, "ssm_state_size": 12, "time_step_min": 1e-9,
+}  # fmt: skip
 _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
 _OWN_WIDTH = _without(_MULTI_HEAD, "intermediate_size")
 
@@ -299,6 +314,20 @@ CASES: dict[str, Callable[[], Any]] = {
         mamba_conv_bias=False, mamba_d_conv=3, tie_word_embeddings=True, attention_bias=True),
     "BambaForCausalLM": _like("BambaConfig", **_without(_MAMBA, "layer_types", "attention_multiplier"),
         num_hidden_layers=3, attn_layer_indices=[1], mamba_n_groups=3),
+    "FalconH1ForCausalLM": _like("FalconH1Config", **_FALCON, **MULTIPLIERS),
+    "FalconH1ForCausalLM normed biases": _like("FalconH1Config", **_FALCON | {"mamba_d_ssm": None},
+        mamba_rms_norm=True, mamba_norm_before_gate=False, attention_bias=True, mlp_bias=True, head_dim=10,
+        mlp_multipliers=[0.5, 1.5], attention_out_multiplier=0.7, tie_word_embeddings=True),
+    "FalconH1ForCausalLM norm first": _like("FalconH1Config", **_FALCON | {"mamba_n_groups": 3},
+        mamba_rms_norm=True, mamba_conv_bias=False, mamba_d_conv=3, key_multiplier=0.4),
+    "Mamba2ForCausalLM": _of("Mamba2Config", _MAMBA2),
+    "Mamba2ForCausalLM tied": _of("Mamba2Config", _MAMBA2, n_groups=1, use_conv_bias=False, conv_kernel=3,
+        tie_word_embeddings=True, layer_norm_epsilon=1e-4),
+    "NemotronHForCausalLM": _of("NemotronHConfig", _NEMOTRON_H),
+    "NemotronHForCausalLM experts": _of("NemotronHConfig", _NEMOTRON_H, layers_block_type=[
+        "linear_attention", "moe", "full_attention", "moe"], n_routed_experts=8, num_experts_per_tok=2,
+        n_group=4, topk_group=2, routed_scaling_factor=2.5, moe_intermediate_size=24,
+        moe_shared_expert_intermediate_size=40),
     "Lfm2MoeForCausalLM": _like("Lfm2MoeConfig", num_experts=6, num_experts_per_tok=3, num_dense_layers=1,
         moe_intermediate_size=40, layer_types=["conv", "full_attention", "conv"], routed_scaling_factor=1.5),
     "GraniteMoeSWAForCausalLM": _like("GraniteMoeSWAConfig", num_local_experts=6, num_experts_per_tok=3,
@@ -532,6 +561,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GraniteMoeHybridForCausalLM": _HF | _TINY_MAMBA | {"num_local_experts": 4, "num_experts_per_tok": 2,
         "shared_intermediate_size": 12, "attention_multiplier": 0.25},
     "BambaForCausalLM": _HF | _without(_TINY_MAMBA, "layer_types") | {"attn_layer_indices": [1]},
+    "FalconH1ForCausalLM": _HF | {"mamba_n_heads": 2, "mamba_d_head": 32, "mamba_d_ssm": 64, "mamba_n_groups":
+        1, "mamba_d_state": 8, **MULTIPLIERS},
+    "Mamba2ForCausalLM": {"vocab_size": 17, "hidden_size": 16, "num_hidden_layers": 2, "num_heads": 1,
+        "head_dim": 32, "n_groups": 1, "state_size": 8},
+    "NemotronHForCausalLM": _without(_HF, "num_hidden_layers") | {"hybrid_override_pattern": "M-*E",
+        "head_dim": 8, "mamba_num_heads": 2, "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 8,
+        "n_routed_experts": 4, "moe_intermediate_size": 8, "moe_shared_expert_intermediate_size": 12},
     "Lfm2MoeForCausalLM": _HF | _EXPERTS | {"num_experts": 4, "num_dense_layers": 1,
         "layer_types": ["conv", "full_attention"]},
     "Cohere2MoeForCausalLM": _HF | {"head_dim": 8, "num_experts": 4, "num_shared_experts": 1,

@@ -17,7 +17,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
-from worlds.families import CONFIGS, random_weights
+from worlds.families import CONFIGS, MULTIPLIERS, random_weights
 
 Array = NDArray[Any]
 Change = Callable[[str, Array, Mapping[str, Any]], Mapping[str, Array]]
@@ -126,16 +126,19 @@ def gemma4(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, A
 
 def mamba(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
     """Convert Mamba-2 as llama.cpp does: the logarithm becomes a factor, vectors become matrices."""
-    n_groups = config["mamba_n_groups"]
+    n_groups = config.get("mamba_n_groups", config.get("n_groups"))
     if name.endswith("A_log"):
         array = np.array([-math.exp(x) for x in array], np.float32)
     if name.endswith(("A_log", ".D")):
         array = array[:, None]
-    elif name.endswith("mamba.norm.weight"):
+    elif name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
         array = array.reshape(n_groups, -1)
     elif name.endswith("conv1d.weight"):
         array = array[:, 0]
-    return {name.replace("dt_bias", "dt_proj.bias"): array}
+    name = name.replace("dt_bias", "dt_proj.bias" if ".mamba." in name else "dt.bias")
+    if ".mixer.experts." in name:
+        name = name.replace("backbone", "model").replace("mixer", "mlp")
+    return {name.replace("correction_bias", "correction.bias"): array}
 
 
 def granite_hybrid(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -338,6 +341,23 @@ CASES = {
     "granitehybrid dense": Case("granitehybrid", "GraniteMoeHybridForCausalLM", {"num_local_experts": 0,
         "position_embedding_type": "rope", "embedding_multiplier": 3.0}, _MAMBA | {"embedding_scale": 3.0,
         "feed_forward_length": 12, "rope.scaling.finetuned": True, "attention.scale": 0.25}, granite_hybrid),
+    "falcon-h1": Case("falcon-h1", "FalconH1ForCausalLM", dict.fromkeys(MULTIPLIERS, ...), _MAMBA | {
+        "attention.head_count_kv": 1, "ssm.group_count": 1, "rope.scaling.finetuned": ...}, mamba),
+    "falcon-h1 normed": Case("falcon-h1", "FalconH1ForCausalLM", dict.fromkeys(MULTIPLIERS, ...) | {
+        "mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 2}, _MAMBA | {
+        "attention.head_count_kv": 1, "rope.scaling.finetuned": ...}, mamba),
+    "mamba2": Case("mamba2", "Mamba2ForCausalLM", {"n_groups": 1, "num_heads": 2, "expand": 4}, _MAMBA | {
+        "attention.head_count_kv": 0, "attention.head_count": 0, "feed_forward_length": 0,
+        "attention.key_length": ..., "attention.value_length": ...,
+        "ssm.group_count": 1, "rope.scaling.finetuned": ...}, mamba),
+    "nemotron_h": Case("nemotron_h", "NemotronHForCausalLM", {"hybrid_override_pattern": "M-*-"}, _MAMBA | {
+        "block_count": 4, "attention.head_count_kv": [0, 0, 1, 0], "feed_forward_length": [0, 24, 0, 24],
+        "rope.scaling.finetuned": ...}, mamba),
+    "nemotron_h_moe": Case("nemotron_h_moe", "NemotronHForCausalLM", {"hybrid_override_pattern": "M*EE"},
+        _MAMBA | {"block_count": 4, "attention.head_count_kv": [0, 1, 0, 0], "feed_forward_length": [0, 0, 8,
+        8], "rope.scaling.finetuned": ..., "expert_count": 4, "expert_used_count": 2,
+        "expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12, "expert_shared_count": 1,
+        "expert_weights_norm": True, "expert_weights_scale": 1.0, "expert_group_count": 1}, mamba),
     "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
         "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
         "attention.sliding_window": 6, "rope.freq_base": 150000.0}),
@@ -364,6 +384,7 @@ _LAYER_NORM = (
 _LARGER_EPSILON = (
     "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
     "hunyuan-moe", "afmoe", "lfm2", "lfm2moe", "exaone4", "ernie4_5", "arcee",
+    "falcon-h1", "mamba2", "nemotron_h", "nemotron_h_moe",
 )  # fmt: skip
 
 

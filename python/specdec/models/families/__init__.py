@@ -62,8 +62,8 @@ _ALIASES: Final[Mapping[str, str]] = {
 # Reasons for known but unsupported architectures, by prefixes of their names.
 _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "has unsupported recurrent layers": (
-        "Mamba", "FalconMamba", "FalconH1", "Jamba", "Zamba", "RecurrentGemma", "Rwkv", "NemotronH",
-        "MiniMax", "KimiLinear", "xLSTM", "OlmoHybrid",
+        "Mamba", "FalconMamba", "Jamba", "Zamba", "RecurrentGemma", "Rwkv", "MiniMax", "KimiLinear",
+        "xLSTM", "OlmoHybrid",
     ),
     "is an unsupported mixture of experts": (
         "PhiMoE", "Phimoe", "DeepseekV", "Dbrx", "Jetmoe", "JetMoe", "Glm4MoeLite",

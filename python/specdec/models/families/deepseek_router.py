@@ -54,7 +54,7 @@ _LAGUNA = QWEN | _shared("shared_expert", "shared_experts") | {
 _MINIMAX = MIXTRAL | named(router_correction="model.layers.{i}.block_sparse_moe.e_score_correction_bias")
 
 
-def _router(
+def router(
     reader: ConfigReader, scale: str = "routed_scaling_factor", absent_scale: float = 1.0, norm: bool = True
 ) -> dict[str, Any]:
     """Read sigmoid scores, corrected in the choice, and groups; ``scale``: field of the weights' factor."""
@@ -78,7 +78,7 @@ def _glm(reader: ConfigReader) -> dict[str, Any]:
         turning=(reader.rotation(sizes["d_head"], partial=True, fraction=0.5),),
         qkv_bias=fields.boolean("attention_bias", default=False),
         qk_norm="head" if fields.boolean("use_qk_norm", default=False) else "none",
-        **_router(reader), **sparse_after(reader, sizes["n_layer"], 1),
+        **router(reader), **sparse_after(reader, sizes["n_layer"], 1),
         **mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=1408,
                   shared=("n_shared_experts", 1)),
     )  # fmt: skip
@@ -91,7 +91,7 @@ def _solar(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader, sizes=sizes, norm_eps=1e-5,
         turning=(reader.rotation(sizes["d_head"], partial=True, theta=1_000_000.0),),
-        qkv_bias=fields.boolean("attention_bias", default=False), **_router(reader),
+        qkv_bias=fields.boolean("attention_bias", default=False), **router(reader),
         **mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size",
                   shared=("n_shared_experts", 1)),
     )  # fmt: skip
@@ -105,7 +105,7 @@ def _dots(reader: ConfigReader) -> dict[str, Any]:
     first = fields.integer("max_window_layers", minimum=0, default=62)
     default = ["sliding_attention" if windowed and i >= first else "full_attention" for i in range(n_layer)]
     return llama_like(
-        reader, sizes=sizes, bias=False, qk_norm="head", **_router(reader, norm=False),
+        reader, sizes=sizes, bias=False, qk_norm="head", **router(reader, norm=False),
         **sparse_after(reader, n_layer, 0),
         **mixture(reader, n_experts=REQUIRED, n_chosen=REQUIRED, d_expert="moe_intermediate_size",
                   absent=1408, shared=("n_shared_experts", REQUIRED)),
@@ -121,7 +121,7 @@ def _exaone(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader, sizes=sizes, norm_eps=1e-5, qk_norm="head",
         rotations=[0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types],
-        **_router(reader, absent_scale=2.5), **sparse_after(reader, n_layer, 1),
+        **router(reader, absent_scale=2.5), **sparse_after(reader, n_layer, 1),
         **mixture(reader, n_experts=64, n_chosen=8, d_expert="moe_intermediate_size", absent=1024,
                   shared=("num_shared_experts", 1)),
         **reader.windows(layer_types, default=4096),
@@ -134,7 +134,7 @@ def _hy(reader: ConfigReader) -> dict[str, Any]:
     reader.fields.require("mlp_bias", False, because="experts have no biases")
     return llama_like(
         reader, sizes=sizes, norm_eps=1e-5, theta=11_158_840.0, bias=False, qk_norm="head",
-        **_router(reader, "router_scaling_factor", 2.826), **sparse_after(reader, sizes["n_layer"], 1),
+        **router(reader, "router_scaling_factor", 2.826), **sparse_after(reader, sizes["n_layer"], 1),
         **mixture(reader, n_experts=192, n_chosen=8, d_expert="moe_intermediate_size", absent=1536,
                   shared=("num_shared_experts", 1)),
     )  # fmt: skip
@@ -168,7 +168,7 @@ def _afmoe(reader: ConfigReader) -> dict[str, Any]:
         reader, sizes=sizes, norm_eps=1e-5, bias=False, qk_norm="head", norm_position="both",
         attn_gate="whole", embedding_scale=math.sqrt(sizes["d_model"]) if scaled else 1.0,
         rotations=[0 if layer_type == "sliding_attention" else -1 for layer_type in layer_types],
-        **_router(reader, "route_scale"), mixtures=[int(i >= n_dense) for i in range(n_layer)],
+        **router(reader, "route_scale"), mixtures=[int(i >= n_dense) for i in range(n_layer)],
         **mixture(reader, n_experts=64, n_chosen=6, d_expert="moe_intermediate_size", absent=1408,
                   shared=("num_shared_experts", 2)),
         **reader.windows(layer_types, default=1024),

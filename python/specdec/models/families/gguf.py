@@ -101,6 +101,10 @@ _GEMMA4 = _TENSORS | {
     },
 }  # fmt: skip
 _GRANITE_HYBRID = _TURNED | mamba.of_gguf(_BLOCK)
+_WITH_MAMBA = _TENSORS | mamba.of_gguf(_BLOCK)
+# llama.cpp names this norm without ".weight".
+_FALCON_H1 = _WITH_MAMBA | {"mlp_norm": Named(f"{_BLOCK}.ffn_norm", suffixes={".weight": ""})}
+_NEMOTRON_H = _WITH_MAMBA | named(_BLOCK, mlp_norm=".attn_norm")
 _FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
@@ -261,6 +265,54 @@ def _mamba(m: Metadata) -> dict[str, Any]:
         # A half more: the product with the width is rounded down.
         "mamba_expand": n_values // width if n_values % width == 0 else (n_values + 0.5) / width,
         "mamba_conv_bias": any(name.endswith(".ssm_conv1d.bias") for name in m.tensors),
+    }
+
+
+def _falcon_h1(m: Metadata) -> dict[str, Any]:
+    """Return the sizes of Mamba-2 next to attention; the factors of projections are in the weights."""
+    return _mamba(m) | {
+        "mamba_d_ssm": m.integer("ssm.inner_size"),
+        "mamba_rms_norm": any(name.endswith(".ssm_norm.weight") for name in m.tensors),
+        "mamba_norm_before_gate": False,
+    }
+
+
+def _mamba_like(m: Metadata, n_head: str, d_head: str, d_state: str) -> dict[str, Any]:
+    """Return the fields that Mamba-2 and Nemotron-H share, and sizes by their names."""
+    sizes = _mamba(m)
+    return {
+        "hidden_size": m.integer("embedding_length"),
+        "num_hidden_layers": m.n_layer,
+        "layer_norm_epsilon": m.amount("attention.layer_norm_rms_epsilon"),
+        n_head: sizes["mamba_n_heads"],
+        d_head: sizes["mamba_d_head"],
+        d_state: sizes["mamba_d_state"],
+        "n_groups": sizes["mamba_n_groups"],
+        "conv_kernel": sizes["mamba_d_conv"],
+        "use_conv_bias": sizes["mamba_conv_bias"],
+        "expand": sizes["mamba_expand"],
+    }
+
+
+def _mamba2(m: Metadata) -> dict[str, Any]:
+    for key in ("attention.head_count", KV_HEADS, "feed_forward_length"):
+        if m.get(key, 0) != 0:
+            raise m.unsupported(key, "0: all layers are Mamba-2")
+    return _mamba_like(m, "num_heads", "head_dim", "state_size")
+
+
+def _nemotron_h(m: Metadata) -> dict[str, Any]:
+    """Return one block for each layer; there are no positions, whatever their keys say."""
+    m.skip("rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned")
+    wide = "E" if m.get("expert_count") else "-"
+    kinds = zip(m.attending(), m.by_layer("feed_forward_length"), strict=True)
+    return _mamba_like(m, "mamba_num_heads", "mamba_head_dim", "ssm_state_size") | {
+        "num_attention_heads": m.integer("attention.head_count"),
+        "num_key_value_heads": m.get(KV_HEADS),
+        "head_dim": m.d_head,
+        "intermediate_size": m.get("feed_forward_length"),
+        "max_position_embeddings": m.integer("context_length"),
+        "hybrid_override_pattern": "".join("*" if attends else wide if n else "M" for attends, n in kinds),
     }
 
 
@@ -566,7 +618,14 @@ def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
 
 
 def _kv_heads(config: Config, fields: Fields) -> list[int]:
-    return [config["n_kv_head"] if mixer == "attention" else 0 for mixer in config["mixers"]]
+    return [config["n_kv_head"] if "attention" in mixer else 0 for mixer in config["mixers"]]
+
+
+def _widths(config: Config, fields: Fields) -> list[int]:
+    """Return the width of each layer's MLP or experts."""
+    mixtures = config.get("mixtures") or [0] * config["n_layer"]
+    widths = zip(mixtures, config["d_ffs"], strict=True)
+    return [config["d_expert"] if mixture else d_ff for mixture, d_ff in widths]
 
 
 def _interval(config: Config, fields: Fields) -> int:
@@ -633,6 +692,7 @@ class Architecture:
     config.json, except ``vocab_size`` and ``tie_word_embeddings``. `tensors`: As in `Family`. `written`: Keys
     besides sizes and positions. `fused`: Write queries, keys and values as one matrix. `also`: Other
     architectures of transformers that are written as this one. `chosen`: From the metadata to another `name`.
+    `with_experts`: Architecture of models with experts, if it has another name.
     """
 
     name: str
@@ -644,6 +704,7 @@ class Architecture:
     fused: bool = False
     also: tuple[str, ...] = ()
     chosen: Callable[[Metadata], str] | None = None
+    with_experts: str = ""
 
     def architecture(self, metadata: Metadata) -> str:
         """Return the architecture's name in transformers."""
@@ -681,6 +742,13 @@ _MAMBA_KEYS: WrittenRows = {
     f"ssm.{name}": _HYBRID_KEYS[f"ssm.{name}"]
     for name in ("conv_kernel", "state_size", "group_count", "time_step_rank", "inner_size")
 }  # fmt: skip
+_MAMBA2_KEYS = _MAMBA_KEYS | {
+    "attention.head_count": lambda config, _: 0, "attention.head_count_kv": lambda config, _: 0,
+}  # fmt: skip
+_NEMOTRON_H_KEYS: WrittenRows = _MAMBA_KEYS | {
+    "attention.head_count_kv": _kv_heads, "feed_forward_length": _widths, "attention.key_length": "d_head",
+    "attention.value_length": "d_head",
+}  # fmt: skip
 _QWEN3_5_KEYS = _HYBRID_KEYS | {"rope.dimension_sections": _sections}
 
 
@@ -712,6 +780,10 @@ _CORRECTED = _experts(
 _N_DENSE, _SCALE = _CORRECTED["first_k_dense_replace"], _CORRECTED["routed_scaling_factor"]
 _DEEPSEEK = _CORRECTED | {"n_shared_experts": lambda m: m.get("expert_shared_count", 0)}
 _N_SHARED = _DEEPSEEK["n_shared_experts"]
+_NEMOTRON_H_MOE: Rows = {
+    **{name: row for name, row in _CORRECTED.items() if name != "first_k_dense_replace"},
+    "moe_shared_expert_intermediate_size": _SHARED_WIDTH,
+}  # fmt: skip
 _EXAONE_MOE = _CORRECTED | {"num_shared_experts": _N_SHARED}
 _ERNIE_MOE = _experts(
     "moe_num_experts", "moe_k", moe_num_shared_experts=_N_SHARED, moe_layer_start_index=_N_DENSE,
@@ -767,6 +839,10 @@ _CORRECTED_KEYS: WrittenRows = _MIXED | {
     "expert_gating_func": lambda config, _: _GATING[config.get("router", "softmax")],
     "expert_group_count": "n_expert_groups", "expert_group_used_count": "n_groups_per_token",
     "expert_weights_norm": "router_renormalize", "expert_weights_scale": "routed_scale",
+}  # fmt: skip
+_NEMOTRON_H_MOE_KEYS: WrittenRows = _NEMOTRON_H_KEYS | {
+    **{key: row for key, row in _CORRECTED_KEYS.items() if key != "leading_dense_block_count"},
+    "expert_shared_count": lambda config, _: 1, _SHARED_WIDTH: "d_shared_expert",
 }  # fmt: skip
 _ERNIE_MOE_KEYS: WrittenRows = _CORRECTED_KEYS | {
     "interleave_moe_layer_step": lambda _, fields: fields.get("moe_layer_interval", 1)
@@ -878,6 +954,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "rope.scaling.finetuned": lambda config, _: config["position"] == "rotary",
         },
     ),
+    "falcon-h1": Architecture("FalconH1ForCausalLM", (_block, _falcon_h1), _FALCON_H1, _MAMBA_KEYS),
+    "mamba2": Architecture("Mamba2ForCausalLM", (_mamba2,), _WITH_MAMBA, _MAMBA2_KEYS),
+    "nemotron_h_moe": Architecture(
+        "NemotronHForCausalLM", (_nemotron_h, _NEMOTRON_H_MOE), _NEMOTRON_H, _NEMOTRON_H_MOE_KEYS
+    ),
+    "nemotron_h": Architecture(
+        "NemotronHForCausalLM", (_nemotron_h,), _NEMOTRON_H, _NEMOTRON_H_KEYS, with_experts="nemotron_h_moe"
+    ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS
     ),
@@ -967,6 +1051,8 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
 def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
     """Return ``general.architecture``, metadata, and f32 tensors; `fields` are those of config.json."""
     name = WRITTEN[architecture]
+    if config.get("n_experts"):
+        name = ARCHITECTURES[name].with_experts or name
     rotation, tensors = _rotation_keys(config, fields)
     keys = _sizes(config, fields) | rotation
     for key, row in ARCHITECTURES[name].written.items():

@@ -19,7 +19,9 @@ KV_HEADS: Final = "attention.head_count_kv"
 # Architectures with numbers of KV heads and widths of MLPs by layer.
 _OWN_SIZES: Final = ("gemma4",)
 # Architectures of which some layers have no attention.
-_SOME_ATTEND: Final = ("lfm2", "lfm2moe", "granitehybrid")
+_SOME_ATTEND: Final = ("lfm2", "lfm2moe", "granitehybrid", "nemotron_h", "nemotron_h_moe")
+# Architectures of which some layers have no MLP.
+_SOME_WIDE: Final = ("nemotron_h", "nemotron_h_moe")
 
 
 class Metadata(MetadataFields):
@@ -43,7 +45,8 @@ class Metadata(MetadataFields):
             value = value[-1:]
         if name == "feed_forward_length" and self.name in _OWN_SIZES:
             value = value[:1]
-        if name == KV_HEADS and self.name in _SOME_ATTEND:  # 0: a layer without attention
+        sparse = {KV_HEADS: _SOME_ATTEND, "feed_forward_length": _SOME_WIDE}
+        if self.name in sparse.get(name, ()):  # 0: a layer without attention, or without an MLP
             value = [one for one in value if one != 0]
         if not value or any(one != value[0] for one in value[1:]):
             raise self.unsupported(name, "the same value for all layers")
@@ -153,7 +156,9 @@ _VALUES: Final[Mapping[tuple[Any, ...], tuple[str, ...]]] = {
 # ones, 3, equals it after renormalization.
 _GATING: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("llama", "gpt-oss"), (0, 1, 3)),
-    **dict.fromkeys(("glm4moe", "dots1", "minimax-m2", "exaone-moe", "afmoe", "lfm2moe"), (0, 2)),  # sigmoid
+    **dict.fromkeys(
+        ("glm4moe", "dots1", "minimax-m2", "exaone-moe", "afmoe", "lfm2moe", "nemotron_h_moe"), (0, 2)
+    ),  # sigmoid
 }
 # The same as predicates.
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
@@ -182,7 +187,8 @@ def check_keys(metadata: Metadata, config: Config) -> None:
     """Refuse keys that change the computation but are not part of the configuration."""
     for name, field in _SIZES.items():
         value = metadata.get(name)
-        if value is not None and value != config[field]:
+        attends = any("attention" in mixer for mixer in config.get("mixers") or ["attention"])
+        if value is not None and value != config[field] and (attends or value != 0):
             raise metadata.unsupported(name, f"{config[field]}, implied by {metadata.name!r}")
     parallel = metadata.get("use_parallel_residual")
     if parallel is not None and bool(parallel) != (config.get("parallel", "no") != "no"):

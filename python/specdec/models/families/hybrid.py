@@ -281,8 +281,6 @@ def _delta(reader: ConfigReader) -> dict[str, Any]:
     d_value = fields.integer("linear_value_head_dim", default=128)
     if n_value % n_key:
         raise fields.error("linear_num_value_heads", f"a multiple of linear_num_key_heads, which is {n_key}")
-    if d_value % 32:
-        raise fields.unsupported("linear_value_head_dim", "a multiple of 32")
     return {
         "conv_width": fields.integer("linear_conv_kernel_dim", default=4, maximum=16),
         "n_mixer_key_head": n_key,
