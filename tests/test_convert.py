@@ -50,6 +50,28 @@ def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
         assert np.array_equal(again.logits(ids, source), expected)
 
 
+_TIED = {"tie_word_embeddings": True, "embedding_multiplier": 1.0, "lm_head_multiplier": 1.0}
+
+
+@pytest.mark.parametrize("changes", [{"mlp_bias": True}, _TIED], ids=["biases", "tied"])
+def test_factors_of_projections_are_part_of_the_weights(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The same logits up to rounding."""
+    folder = folder_of(tmp_path / "folder", Case("falcon-h1", "FalconH1ForCausalLM", changes))
+    path = specdec.convert(folder, tmp_path / "model.gguf", "F32")
+    model, expected = specdec.load(path), specdec.load(folder)
+    assert model.config["mixer_scales"] == () and expected.config["mixer_scales"]
+    ids = np.random.default_rng(2).integers(3, 17, 20)
+    found = expected.logits(ids)
+    np.testing.assert_allclose(model.logits(ids), found, rtol=0, atol=1e-5 * np.abs(found).max())
+
+
+def test_factors_of_a_shared_table_cannot_be_part_of_it(tmp_path: Path) -> None:
+    case = Case("falcon-h1", "FalconH1ForCausalLM", {"tie_word_embeddings": True})
+    folder = folder_of(tmp_path / "folder", case)
+    with pytest.raises(UnsupportedModelError, match="embedding_scale is 5.7, but model.gguf would"):
+        specdec.convert(folder, tmp_path / "model.gguf", "F32")
+
+
 def test_scaled_frequencies(tmp_path: Path) -> None:
     """Llama 3's frequency factors are an f32 tensor."""
     scaling, factors = llama3_factors(8, 16)

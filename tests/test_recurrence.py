@@ -207,6 +207,28 @@ def test_cached_texts_have_no_log(kind: str) -> None:
     assert n_bytes[0] == n_bytes[1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm_position": "both"}, r"mixers\[0\] is a mixer next to attention, expected norm_position"),
+        (
+            {"mixers": ["none", "attention", "mamba2"], "d_ffs": [0, 1, 1]},
+            "d_ff is 0 in layer 0, expected 1 or",
+        ),
+        (
+            {"mixers": ["attention"] * 3, "d_ffs": [0, 1, 1], "parallel": "one_norm"},
+            "mixers or d_ffs has layers",
+        ),
+        ({"mixer_scales": [1.0, 0.0, 1.0, 1.0, 1.0]}, r"mixer_scales\[1\] is 0, expected a number above 0"),
+        ({"mixer_scales": [1.0]}, "mixer_scales has 1 entries, expected 5"),
+        ({"gated": False}, "mlp_gate_scale is set, expected gated"),
+    ],
+)
+def test_halves_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(VARIANTS["mamba2-beside-attention-factors"] | changes, {})
+
+
 def test_groups_of_norms_divide_the_values() -> None:
     with pytest.raises(ValueError, match="n_mixer_norm_groups is 3, expected 0 or a divisor of .*, 128"):
         build(VARIANTS["mamba2"] | {"n_mixer_norm_groups": 3}, {})

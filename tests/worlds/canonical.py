@@ -150,9 +150,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
        "mixers": ["mamba2"] * 3, "conv_width": 4, "conv_bias": True, "n_mixer_key_head": 1,
        "n_mixer_value_head": 3, "d_mixer_key": 12, "d_mixer_value": 80, "n_mixer_norm_groups": 3},
     "halves-alone": LLAMA
-    | {"n_layer": 5, "mixers": ["mamba2", "none", "attention", "none", "delta"], "d_ffs": [0, 70, 0, 33, 0],
-       "conv_width": 3, "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12,
-       "d_mixer_value": 32, "n_mixer_norm_groups": 1, "norm_position": "both", "layer_scale": True},
+    | {"mixers": ["delta", "none", "attention"], "d_ffs": [0, 70, 0], "conv_width": 3, "n_mixer_key_head": 1,
+       "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32, "norm_position": "both",
+       "layer_scale": True},
 }  # fmt: skip
 
 _EXPERTS: dict[str, Any] = {"n_experts": 7, "n_experts_per_token": 2, "d_expert": 40}
@@ -193,9 +193,8 @@ MIXTURES: dict[str, dict[str, Any]] = {
        "norm_position": "after", "n_experts_per_token": 7},
     "mixture-halves-alone": LLAMA
     | _EXPERTS
-    | {"n_layer": 4, "mixers": ["mamba2", "none", "attention", "none"], "d_ffs": [0, 70, 0, 0],
-       "mixtures": [0, 0, 0, 1], "conv_width": 3, "n_mixer_key_head": 1, "n_mixer_value_head": 2,
-       "d_mixer_key": 12, "d_mixer_value": 32, "gated": False, "activation": "relu2",
+    | {"mixers": ["mamba2", "none", "attention"], "d_ffs": [33, 0, 0], "mixtures": [0, 1, 0], "conv_width": 3,
+       "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32, "gated": False, "activation": "relu2",
        "d_shared_expert": 33, "router": "sigmoid", "position": "none", "inv_freq": []},
 }  # fmt: skip
 SWITCHES |= MIXTURES

@@ -17,6 +17,7 @@ from specdec.models.checkpoints.gguf_writing import FILE_TYPES, NewTensor, encod
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
 from specdec.models.checkpoints.mtp_blocks import mtp_block_of
 from specdec.models.conversion.file_order import PACKED_HOLDS, check_same, gathered, stored_shapes
+from specdec.models.conversion.folded import folded
 from specdec.models.conversion.importance import Importance
 from specdec.models.families import FAMILIES, Source
 from specdec.models.families.gguf import ARCHITECTURES, MTP_BLOCKS, WRITTEN, metadata_of
@@ -51,6 +52,8 @@ def write_as_gguf(
     if name not in WRITTEN:
         found = f"is a {name}, which cannot be written as GGUF"
         raise UnsupportedModelError(f"{checkpoint.path}: {found}; expected one of {', '.join(WRITTEN)}")
+    if ARCHITECTURES[WRITTEN[name]].folds:
+        checkpoint = folded(checkpoint)
     config = checkpoint.config
     ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
     keys |= {key: float(np.float32(value)) for key, value in keys.items() if isinstance(value, float)}

@@ -692,7 +692,8 @@ class Architecture:
     config.json, except ``vocab_size`` and ``tie_word_embeddings``. `tensors`: As in `Family`. `written`: Keys
     besides sizes and positions. `fused`: Write queries, keys and values as one matrix. `also`: Other
     architectures of transformers that are written as this one. `chosen`: From the metadata to another `name`.
-    `with_experts`: Architecture of models with experts, if it has another name.
+    `with_experts`: Architecture of models with experts, if it has another name. `folds`: The weights
+    of files are multiplied by the factors of projections.
     """
 
     name: str
@@ -705,6 +706,7 @@ class Architecture:
     also: tuple[str, ...] = ()
     chosen: Callable[[Metadata], str] | None = None
     with_experts: str = ""
+    folds: bool = False
 
     def architecture(self, metadata: Metadata) -> str:
         """Return the architecture's name in transformers."""
@@ -954,7 +956,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "rope.scaling.finetuned": lambda config, _: config["position"] == "rotary",
         },
     ),
-    "falcon-h1": Architecture("FalconH1ForCausalLM", (_block, _falcon_h1), _FALCON_H1, _MAMBA_KEYS),
+    "falcon-h1": Architecture(
+        "FalconH1ForCausalLM", (_block, _falcon_h1), _FALCON_H1, _MAMBA_KEYS, folds=True
+    ),
     "mamba2": Architecture("Mamba2ForCausalLM", (_mamba2,), _WITH_MAMBA, _MAMBA2_KEYS),
     "nemotron_h_moe": Architecture(
         "NemotronHForCausalLM", (_nemotron_h, _NEMOTRON_H_MOE), _NEMOTRON_H, _NEMOTRON_H_MOE_KEYS

@@ -273,6 +273,7 @@ def _nemotron_h(reader: ConfigReader) -> dict[str, Any]:
     sizes = reader.sizes(absent_kv_head=8, default_d_head=fields.integer("attention_head_dim", default=128))
     if sizes["n_layer"] != n_layer:
         raise fields.error("num_hidden_layers", f"{n_layer}, the number of blocks")
+    sizes["d_ff"] *= "-" in pattern
     fields.require("attention_bias", False, because="attention has no biases")
     fields.require("sliding_window", None, because="attention has no window")
     fields.require("use_bias", False, because="Mamba-2 has no biases")

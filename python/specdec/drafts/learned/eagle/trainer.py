@@ -237,7 +237,7 @@ class EagleSettings:
         """Return the shape for a target."""
         config = target.config
         n_heads, n_kv_heads = self.n_heads or config.n_head, self.n_kv_heads or config.n_kv_head
-        d_head, d_ff = self.d_head or config.d_head, self.d_ff or config.d_ff
+        d_head, d_ff = self.d_head or config.d_head, self.d_ff or config.d_ff or 3 * config.d_model
         first, d_model, n_draft = self.version == 1, config.d_model, self.n_draft_vocab
         most = 0 if first else config.n_vocab
         whole = f"n_heads · d_head equal to the target's {d_model} dimensions, as EAGLE-1's format requires"
