@@ -226,7 +226,7 @@ def test_cached_texts_have_no_log(kind: str) -> None:
 )
 def test_halves_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build(VARIANTS["mamba2-beside-attention-factors"] | changes, {})
+        build(VARIANTS["mamba2-and-attention-factors"] | changes, {})
 
 
 def test_groups_of_norms_divide_the_values() -> None:

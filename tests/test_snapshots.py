@@ -22,7 +22,7 @@ RUN: dict[str, Any] = {"max_new_tokens": 6, "ignore_eos": True, "logits": True, 
 KINDS = {
     "delta": {},
     "mamba2": {},
-    "mamba2-beside-attention-factors": {},
+    "mamba2-and-attention-factors": {},
     "delta-wide-convolution-first-attention": {"windows": [0, 0, 0]},
     "convolution": {},
 }

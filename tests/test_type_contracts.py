@@ -26,7 +26,7 @@ CONFIGS = [
     EXPERTS["mixture-softmax"] | {"attn_gate": "head"},
     EXPERTS["mixture-corrected-groups-dense-first"] | {"d_shared_expert": 0, "mixtures": []},
     VARIANTS["delta"],
-    VARIANTS["mamba2-beside-attention-factors"],
+    VARIANTS["mamba2-and-attention-factors"],
 ]
 
 TYPES = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}

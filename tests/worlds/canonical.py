@@ -135,12 +135,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "mamba2-without-norm": LLAMA
     | {"mixers": ["mamba2", "convolution", "mamba2"], "conv_width": 2, "n_mixer_key_head": 3,
        "n_mixer_value_head": 3, "d_mixer_key": 17, "d_mixer_value": 32, "d_model": 50},
-    "mamba2-beside-attention-factors": LLAMA
+    "mamba2-and-attention-factors": LLAMA
     | {"mixers": ["attention+mamba2", "attention+mamba2", "attention"], "conv_width": 4, "conv_bias": True,
        "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32,
        "mixer_scales": [0.6, 1.7, 0.8, 1.4, 0.7], "attn_out_scale": 0.6, "mixer_out_scale": 1.3,
        "mlp_gate_scale": 1.4, "mlp_down_scale": 0.8},
-    "mixers-beside-attention-windows": LLAMA
+    "mixers-and-attention-windows": LLAMA
     | {"mixers": ["attention+delta", "attention+convolution", "attention+mamba2"], "conv_width": 3,
        "n_mixer_key_head": 2, "n_mixer_value_head": 2, "d_mixer_key": 8, "d_mixer_value": 32,
        "n_mixer_norm_groups": 2, "windows": [9, 0, 40], "qkv_bias": True, "mixer_bias": True,
@@ -194,8 +194,8 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture-halves-alone": LLAMA
     | _EXPERTS
     | {"mixers": ["mamba2", "none", "attention"], "d_ffs": [33, 0, 0], "mixtures": [0, 1, 0], "conv_width": 3,
-       "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32, "gated": False, "activation": "relu2",
-       "d_shared_expert": 33, "router": "sigmoid", "position": "none", "inv_freq": []},
+       "n_mixer_key_head": 1, "n_mixer_value_head": 2, "d_mixer_key": 12, "d_mixer_value": 32, "gated": False,
+       "activation": "relu2", "d_shared_expert": 33, "router": "sigmoid", "position": "none", "inv_freq": []},
 }  # fmt: skip
 SWITCHES |= MIXTURES
 VARIANTS |= SWITCHES

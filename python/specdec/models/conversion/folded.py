@@ -32,8 +32,12 @@ def folded(checkpoint: Checkpoint) -> Checkpoint:
             if factor is None:
                 yield name, array, number_format
             else:
-                column = np.float32(factor)[..., None] if np.ndim(factor) else np.float32(factor)
-                yield name, widened(array, number_format) * column, "f32"
+                column = np.asarray(factor, np.float32)
+                yield (
+                    name,
+                    widened(array, number_format) * (column[:, None] if column.ndim else column),
+                    "f32",
+                )
 
     stored = checkpoint.stored
     if stored is not None:

@@ -305,14 +305,14 @@ def _nemotron_h(m: Metadata) -> dict[str, Any]:
     """Return one block for each layer; there are no positions, whatever their keys say."""
     m.skip("rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned")
     wide = "E" if m.get("expert_count") else "-"
-    kinds = zip(m.attending(), m.by_layer("feed_forward_length"), strict=True)
+    layers = zip(m.attending(), m.by_layer("feed_forward_length"), strict=True)
     return _mamba_like(m, "mamba_num_heads", "mamba_head_dim", "ssm_state_size") | {
         "num_attention_heads": m.integer("attention.head_count"),
         "num_key_value_heads": m.get(KV_HEADS),
         "head_dim": m.d_head,
         "intermediate_size": m.get("feed_forward_length"),
         "max_position_embeddings": m.integer("context_length"),
-        "hybrid_override_pattern": "".join("*" if attends else wide if n else "M" for attends, n in kinds),
+        "hybrid_override_pattern": "".join("*" if attends else wide if n else "M" for attends, n in layers),
     }
 
 
