@@ -37,7 +37,7 @@ LINES = {
     "python/specdec/display": 400,
     "python/specdec/drafts": 6800,
     "python/specdec/integrations": 1300,
-    "python/specdec/models": 16750,
+    "python/specdec/models": 16950,
     "python/specdec/plot": 1700,
     "python/specdec/ray": 1300,
     "python/specdec/reference": 2350,
@@ -47,7 +47,7 @@ LINES = {
     "tests": 53300,
     "tests/fuzz": 2500,
     "tests/support": 3000,
-    "tests/worlds": 3700,
+    "tests/worlds": 3740,
     "training": 1900,
 }
 """Maximum lines of a folder with its subfolders; with "*" at the end, of the files in the folder itself."""
