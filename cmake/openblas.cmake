@@ -4,14 +4,16 @@
 # soname that nobody else has, with its symbols renamed from scipy_NAME to specdec_NAME. It is installed next to
 # the extension, with its license. The soname keeps the loader from handing this copy to a program that wants
 # another, and the names keep another library, loaded with RTLD_GLOBAL, from taking the place of its functions.
-# So its threads can be switched off without touching anybody else's. On macOS nothing is bundled: the system's
-# library is taken (untested).
+# So its threads can be switched off without touching anybody else's. On macOS and Windows nothing is bundled: the
+# system's library is taken (untested).
 #
 # Sets SPECDEC_OPENBLAS_NAME, what is loaded: "/FILE" next to the extension, or a name that the loader finds; and
 # SPECDEC_OPENBLAS_PREFIX, what its symbols begin with.
 
 if(APPLE AND NOT SPECDEC_SYSTEM_OPENBLAS)
   set(SPECDEC_SYSTEM_OPENBLAS libopenblas.dylib)
+elseif(WIN32 AND NOT SPECDEC_SYSTEM_OPENBLAS)
+  set(SPECDEC_SYSTEM_OPENBLAS libopenblas.dll)
 endif()
 
 if(SPECDEC_SYSTEM_OPENBLAS)

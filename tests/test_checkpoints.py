@@ -50,6 +50,21 @@ from worlds.folders import (
 )
 
 
+def test_systems_without_preadv_read_the_same(make_llama, monkeypatch):
+    """macOS before 11 reads by pread, Windows by a mapping."""
+    file = make_llama() / "model.safetensors"
+    short = file.with_name("short")
+    short.write_bytes(file.read_bytes()[:-1])
+    wanted = {name: tensor.array() for name, tensor in read_safetensors(file).items()}
+    for function in ("preadv", "pread"):
+        monkeypatch.delattr(os, function)
+        found = {name: tensor.array() for name, tensor in read_safetensors(file).items()}
+        assert found.keys() == wanted.keys()
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+        with pytest.raises(CheckpointError, match="short"):
+            read_safetensors(short)
+
+
 def test_llama_config_and_tensors(make_llama):
     biases = {"attention_bias": True, "mlp_bias": True}
     folder = make_llama(**biases)

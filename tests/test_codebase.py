@@ -131,11 +131,16 @@ def test_one_folder_includes_python() -> None:
     assert {folder_of(path) for path in found} == {"binding"}
 
 
+SYSTEM = {f"csrc/base/system{end}" for end in (".h", "_posix.c", "_windows.c")}
+"""The files that call the operating system."""
+
+
 @pytest.mark.parametrize(
     ("calls", "allowed"),
     [
         (("malloc", "calloc", "realloc", "aligned_alloc", "posix_memalign", "free"), {"csrc/base/memory.c"}),
-        (("pthread_create",), {"csrc/base/pool.c"}),
+        (("pthread_create", "_beginthreadex"), SYSTEM),
+        (("sd_thread_start",), {"csrc/base/pool.c", *SYSTEM}),
         (("exit", "abort", "longjmp", "printf", "puts", "strcpy", "strcat", "sprintf", "alloca"), set()),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -272,8 +277,8 @@ def difference(path: str, node: ast.FunctionDef) -> str | None:
 LAYERS = [
     ["errors"], ["checks"], ["fields"],
     [
-        "atomic_file", "containers", "divergences", "progress", "settings_table", "tables", "text_files",
-        "theory", "threads", "time_limit",
+        "atomic_file", "containers", "divergences", "progress", "settings_table", "system", "tables",
+        "text_files", "theory", "threads", "time_limit",
     ],
     ["trace"], ["models"], ["checkpoints", "tokenizer"], ["display"], ["verification"], ["drafts"],
     ["decoding"], ["analysis"], ["plot"], ["training"], ["ray", "serve"], ["integrations"], ["commands"],
@@ -336,6 +341,15 @@ def test_imports_of_the_package_follow_the_layers() -> None:
         if above != below and ("reference" in (above, below) or order[above] <= order[below]):
             wrong.append((module, other))
     assert wrong == []
+
+
+def test_calls_that_systems_do_not_share_are_in_one_place() -> None:
+    """Of C, headers that not every system has; of Python, what Windows lacks."""
+    headers = r"#\s*include <(pthread|unistd|dlfcn|sched|signal|time|sys/\w+|windows|io|process)\.h>"
+    assert {name(path) for path in C_FILES if re.search(headers, read(path))} == SYSTEM
+    calls = r"\bos\.(register_at_fork|fork\b|preadv?\b|O_NONBLOCK|O_CLOEXEC)|\bimport (resource|fcntl)\b"
+    found = {module for module, path in modules().items() if re.search(calls, read(path))}
+    assert found == {"system", "models.template_worker"}  # the second runs alone
 
 
 def test_imports_of_the_package_have_no_circle() -> None:

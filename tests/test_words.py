@@ -24,9 +24,10 @@ BRITISH = re.compile(
     r"rganis|modell(?:ed|ing)|labell|travell|\bcentre|\banalyse)\w*", re.I
 )  # fmt: skip
 ALLOWED = re.compile(
-    r"closed[- ]forms?|waveform|\b(?:dtype|parameter|found)\.kind|kind=\"stable\"|in[-_ ]?place", re.I
-)
-"""Terms of mathematics, and names of other libraries."""
+    r"closed[- ]forms?|waveform|\b(?:dtype|parameter|found)\.kind|kind=\"stable\"|in[-_ ]?place|"
+    r"form-action|WakeConditionVariable", re.I
+)  # fmt: skip
+"""Terms of mathematics, and names of other libraries and protocols."""
 SUFFIXES = (".py", ".pyi", ".c", ".h", ".md", ".toml", ".cmake", ".yml", ".ipynb")
 EXCEPTIONS = ("tests/test_words.py", "docs/GLOSSARY.md", "CHANGELOG.md")
 FILES = [

@@ -1,10 +1,8 @@
-#define _POSIX_C_SOURCE 200809L
 #include "clock.h"
 
-#include <time.h>
+#include "system.h"
 
 double sd_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    int64_t per_second, ticks = sd_clock_ticks(&per_second);
+    return (double)(ticks / per_second) + (double)(ticks % per_second) / (double)per_second;
 }

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "system.h"
 
 /* Header line of a block: what the system allocated. */
 typedef struct header {
@@ -35,46 +33,32 @@ static int should_fail(void) {
     return 0;
 }
 
-#if defined(__linux__)
-#define GUARD_PAGE ((size_t)4096)
 static int guarded;
 void sd_arena_guard(int on) { guarded = on; }
 
 /* Like sd_arena_take: the piece ends where a page ends, and the next page is protected. */
 static void* take_guarded(sd_arena* arena, size_t bytes) {
-    size_t end = (arena->used + bytes + GUARD_PAGE - 1) / GUARD_PAGE * GUARD_PAGE;
-    arena->used = end + GUARD_PAGE;
+    size_t page = sd_page_size(), end = (arena->used + bytes + page - 1) / page * page;
+    arena->used = end + page;
     if (arena->base == NULL) return NULL;
-    mprotect(arena->base + end, GUARD_PAGE, PROT_NONE);
+    sd_pages_protect(arena->base + end, page);
     return arena->base + end - bytes;
 }
-#else
-enum { guarded = 0 };
-void sd_arena_guard(int on) { (void)on; }
-static void* take_guarded(sd_arena* arena, size_t bytes) { return (void)arena, (void)bytes, NULL; }
-#endif
 
 /* Large blocks are mapped. Their pages are zero, and the thread that first writes a page allocates it. Pages
  * of 2 MiB save a tenth of the time of reading weights and caches (benchmarks/SPEED.md). Only blocks of
  * several pages gain. */
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
+#define LARGE (2 * HUGE_PAGE)
+
 static void* take_pages(size_t size, header* from) {
     size_t total = size + HUGE_PAGE + SD_ALIGNMENT;
-    if (total < size) return NULL;
-    void* block = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) return NULL;
+    void* block = total < size ? NULL : sd_pages_take(total);
+    if (block == NULL) return NULL;
     uintptr_t start = ((uintptr_t)block + SD_ALIGNMENT + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
-    madvise((void*)start, size, MADV_HUGEPAGE);
+    sd_pages_prefer_huge((void*)start, size);
     *from = (header){.block = block, .mapped = total, .size = size};
     return (void*)start;
 }
-static void give_pages(const header* from) { munmap(from->block, from->mapped); }
-#define LARGE (2 * HUGE_PAGE)
-#else
-static void* take_pages(size_t size, header* from) { return (void)size, (void)from, NULL; }
-static void give_pages(const header* from) { (void)from; }
-#define LARGE SIZE_MAX
-#endif
 
 /* By calloc, which does not zero fresh pages: unused memory costs nothing. */
 static void* take_zeroed(size_t size, header* from) {
@@ -126,7 +110,7 @@ void sd_free(void* block) {
     header from = *(header*)(void*)((char*)block - SD_ALIGNMENT);
     atomic_fetch_sub(&n_bytes, (long long)from.size);
     if (from.mapped)
-        give_pages(&from);
+        sd_pages_give(from.block, from.mapped);
     else if (from.spared)
         sd_spares_give(from.block, from.spared);
     else
@@ -194,7 +178,7 @@ void sd_arena_free(sd_arena* arena) {
 #endif
 
 /* Under a sanitizer blocks are not recycled, so that it sees use after free. */
-#if defined(__linux__) && !defined(SANITIZED)
+#if !defined(SANITIZED)
 
 /* Block sizes, four per octave: LEAST · 1, 5/4, 6/4, 7/4, 2, 10/4, … 2^OCTAVES. The last pages of a block
  * stay untouched if less was requested. */
@@ -239,8 +223,7 @@ void* sd_spares_take(size_t size, int* used) {
         *used = block != NULL;
         if (block != NULL) return block;
     }
-    void* block = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return block == MAP_FAILED ? NULL : block;
+    return sd_pages_take(size);
 }
 
 /* Return blocks of any size to the system until at most `bytes` remain. */
@@ -249,7 +232,7 @@ static int drop_to(size_t bytes) {
     for (int i = 0; i < N_SIZES * MOST_OF_SIZE && atomic_load(&n_spare_bytes) > bytes; i++) {
         int at = (int)(atomic_fetch_add(&next_to_return, 1) % (N_SIZES * MOST_OF_SIZE));
         void* block = take_at(at / MOST_OF_SIZE, at % MOST_OF_SIZE);
-        if (block != NULL) munmap(block, size_at(at / MOST_OF_SIZE)), n++;
+        if (block != NULL) sd_pages_give(block, size_at(at / MOST_OF_SIZE)), n++;
     }
     return n;
 }
@@ -263,7 +246,7 @@ void sd_spares_give(void* block, size_t size) {
     }
     if (block == NULL) return;
     atomic_fetch_sub(&n_spare_bytes, size);
-    munmap(block, size);
+    sd_pages_give(block, size);
 }
 
 int sd_spares_drop(void) { return drop_to(0); }

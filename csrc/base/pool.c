@@ -1,14 +1,11 @@
-#define _GNU_SOURCE
 #include "pool.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 
 #include "clock.h"
+#include "system.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #define relax() __builtin_ia32_pause()
@@ -41,8 +38,8 @@ static int end_of(uint64_t word) { return (int)word & MAX_PIECES; }
 /* Where a thread sleeps. The waker clears `asleep`, so a sleeper is woken once. */
 typedef struct sleeper {
     atomic_int asleep;
-    pthread_mutex_t mutex;
-    pthread_cond_t condition;
+    sd_mutex mutex;
+    sd_condition condition;
 } sleeper;
 
 /* One thread of the pool; member 0 is the caller. */
@@ -57,11 +54,12 @@ typedef struct member {
 
     _Alignas(64) sleeper sleeper;
     uint64_t seen; /* number of the last loop that the worker has seen */
+    sd_thread thread;
 } member;
 
 static struct {
-    pthread_mutex_t turn;    /* held by the caller whose team is open */
-    pthread_mutex_t growing; /* held while workers are started */
+    sd_mutex turn;    /* held by the caller whose team is open */
+    sd_mutex growing; /* held while workers are started */
     atomic_int n_workers;
     uint64_t loop;    /* number of the last loop; used by the caller only */
     unsigned n_taken; /* pieces that workers have taken in all loops so far; used by the caller only */
@@ -76,7 +74,7 @@ static struct {
     } delays[SD_MAX_THREADS];
     atomic_int n_failing; /* threads that may still start, plus 1; 0: starting never fails */
 #endif
-} pool = {.turn = PTHREAD_MUTEX_INITIALIZER, .growing = PTHREAD_MUTEX_INITIALIZER};
+} pool = {.turn = SD_MUTEX_UNLOCKED, .growing = SD_MUTEX_UNLOCKED};
 
 /* ------------------------------------------------------------------ waiting */
 
@@ -99,9 +97,9 @@ static int spin_on(spin* s) {
  * thread sets `asleep` before its last look. So the waker sees `asleep`, or the thread sees the change. */
 static void notify(sleeper* s) {
     if (atomic_load(&s->asleep) == 0 || atomic_exchange(&s->asleep, 0) == 0) return;
-    pthread_mutex_lock(&s->mutex);
-    pthread_cond_signal(&s->condition);
-    pthread_mutex_unlock(&s->mutex);
+    sd_mutex_lock(&s->mutex);
+    sd_condition_signal(&s->condition);
+    sd_mutex_unlock(&s->mutex);
 }
 
 /* Wait until a worker's share belongs to another loop than the last one it has seen. */
@@ -109,14 +107,14 @@ static void wait_for_loop(member* self) {
     spin s = {0};
     while (loop_of(atomic_load_explicit(&self->share, memory_order_acquire)) == self->seen) {
         if (spin_on(&s)) continue;
-        pthread_mutex_lock(&self->sleeper.mutex);
+        sd_mutex_lock(&self->sleeper.mutex);
         for (;;) {
             atomic_store(&self->sleeper.asleep, 1);
             if (loop_of(atomic_load(&self->share)) != self->seen) break;
-            pthread_cond_wait(&self->sleeper.condition, &self->sleeper.mutex);
+            sd_condition_wait(&self->sleeper.condition, &self->sleeper.mutex);
         }
         atomic_store(&self->sleeper.asleep, 0);
-        pthread_mutex_unlock(&self->sleeper.mutex);
+        sd_mutex_unlock(&self->sleeper.mutex);
     }
     self->seen = loop_of(atomic_load_explicit(&self->share, memory_order_acquire));
 }
@@ -127,14 +125,14 @@ static void wait_for_pieces(unsigned n) {
     sleeper* b = &pool.members[0].sleeper;
     while (atomic_load_explicit(&pool.n_done, memory_order_acquire) != n) {
         if (spin_on(&s)) continue;
-        pthread_mutex_lock(&b->mutex);
+        sd_mutex_lock(&b->mutex);
         for (;;) {
             atomic_store(&b->asleep, 1);
             if (atomic_load(&pool.n_done) == n) break;
-            pthread_cond_wait(&b->condition, &b->mutex);
+            sd_condition_wait(&b->condition, &b->mutex);
         }
         atomic_store(&b->asleep, 0);
-        pthread_mutex_unlock(&b->mutex);
+        sd_mutex_unlock(&b->mutex);
     }
 }
 
@@ -179,14 +177,13 @@ static int take(int thread, int n_threads, piece* p) {
 static void delay(int thread, int holding) {
     double seconds = atomic_load(&pool.delays[thread].seconds);
     if (seconds <= 0 || atomic_load(&pool.delays[thread].holding) != holding) return;
-    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&t, NULL);
+    sd_thread_sleep(seconds);
 }
 #else
 #define delay(thread, holding) ((void)0)
 #endif
 
-static void* worker_main(void* argument) {
+static void worker_main(void* argument) {
     member* self = argument;
     int thread = (int)(self - pool.members);
     for (;;) {
@@ -202,7 +199,6 @@ static void* worker_main(void* argument) {
         atomic_fetch_add(&pool.n_done, (unsigned)n_done);
         notify(&pool.members[0].sleeper);
     }
-    return NULL;
 }
 
 /* ------------------------------------------------------------------ workers */
@@ -213,35 +209,28 @@ static int create_thread(member* s) {
     if (left == 1) return -1;
     if (left > 1) atomic_store(&pool.n_failing, left - 1);
 #endif
-    pthread_t handle;
-    sigset_t all, before; /* workers take no signals; those are for the program's threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&handle, NULL, worker_main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0) return -1;
-    pthread_detach(handle);
-    return 0;
+    s->thread = (sd_thread){worker_main, s};
+    return sd_thread_start(&s->thread);
 }
 
 /* Start the workers that a team of n_threads lacks, as many as the system grants. A team that is already open
  * ignores them: its number of threads is fixed. */
 static void grow(int n_threads) {
     if (atomic_load(&pool.n_workers) + 1 >= n_threads) return;
-    pthread_mutex_lock(&pool.growing);
+    sd_mutex_lock(&pool.growing);
     for (int n; (n = atomic_load(&pool.n_workers)) + 1 < n_threads; atomic_store(&pool.n_workers, n + 1)) {
         member* s = &pool.members[n + 1];
         s->seen = loop_of(atomic_load(&s->share));
         if (create_thread(s) != 0) break;
     }
-    pthread_mutex_unlock(&pool.growing);
+    sd_mutex_unlock(&pool.growing);
 }
 
 /* Reset the pool to its state before any team: no workers, nothing locked. A forked child has one thread, and
  * locks and counters as other threads left them, so it resets the pool too. */
 static void begin(void) {
-    static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
-    static const pthread_cond_t no_waiters = PTHREAD_COND_INITIALIZER;
+    static const sd_mutex unlocked = SD_MUTEX_UNLOCKED;
+    static const sd_condition no_waiters = SD_CONDITION_UNUSED;
     pool.turn = pool.growing = unlocked;
     atomic_store(&pool.n_workers, 0);
     pool.n_taken = atomic_load(&pool.n_done); /* pieces in progress belong to the parent's threads */
@@ -254,14 +243,16 @@ static void begin(void) {
     }
 }
 
-static void begin_once(void) {
-    begin();
-    pthread_atfork(NULL, NULL, begin);
-}
-
 void sd_pool_init(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, begin_once);
+    static sd_mutex initializing = SD_MUTEX_UNLOCKED;
+    static int is_done;
+    sd_mutex_lock(&initializing);
+    if (!is_done) {
+        begin();
+        sd_at_fork(NULL, NULL, begin);
+        is_done = 1;
+    }
+    sd_mutex_unlock(&initializing);
 }
 
 sd_status sd_pool_reserve(int n_threads) {
@@ -276,17 +267,17 @@ sd_status sd_pool_reserve(int n_threads) {
 sd_team sd_team_open(int n_threads) {
     if (n_threads == 1) return (sd_team){1, 0};
     grow(n_threads); /* a forked child has no workers yet */
-    pthread_mutex_lock(&pool.turn);
+    sd_mutex_lock(&pool.turn);
     int n_here = atomic_load(&pool.n_workers) + 1;
     if (n_here == 1) { /* no worker was granted: nothing is shared with other callers */
-        pthread_mutex_unlock(&pool.turn);
+        sd_mutex_unlock(&pool.turn);
         return (sd_team){1, 0};
     }
     return (sd_team){n_here < n_threads ? n_here : n_threads, 1};
 }
 
 void sd_team_close(const sd_team* team) {
-    if (team->holds_turn) pthread_mutex_unlock(&pool.turn);
+    if (team->holds_turn) sd_mutex_unlock(&pool.turn);
 }
 
 /* Distribute the pieces of a loop over a team's threads, in n_shares shares. */

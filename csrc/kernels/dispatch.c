@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "parts.h"
+#include "system.h"
 
 #if defined(SD_X86_SETS) /* their files are compiled for them */
 #include <cpuid.h>
@@ -18,23 +19,12 @@ static int has_avxvnni(void) {
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* Whether the processor has tiles for int8 and bf16, and Linux lets this process use them. A process must
- * ask, because the state of each thread grows by 8 KiB; Linux refuses if a thread's signal stack is too
- * small. */
+/* Whether the processor has tiles for int8 and bf16, and the system lets this process use them. */
 static int may_use_tiles(void) {
-    enum { TILE_DATA = 18, REQUEST_PERMISSION = 0x1023 };   /* <asm/prctl.h> of Linux 5.16 */
     const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
     unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return 0;
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted && sd_tiles_permitted();
 }
-#else
-static int may_use_tiles(void) { return 0; }
-#endif
 #endif
 
 #define NAME_ENTRY(name, format) #name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
     temporary = path.parent / f".{secrets.token_hex(8)}.part"
     with _errors_of(path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        opened = open(temporary, "xb")  # closed below
     try:
-        with open(descriptor, "wb") as file:
+        with opened as file:
             yield file
         with _errors_of(path):
             temporary.replace(path)

@@ -138,20 +138,20 @@ sd_status sd_suffix_memory_create(sd_suffix_memory* m, int max_tokens, int depth
     sd_suffix_tree* tree;
     SD_TRY(create(0, 0, 0, depth, &tree));
     *m = (sd_suffix_memory){.tree = tree, .max_tokens = max_tokens};
-    pthread_mutex_init(&m->lock, NULL); /* with default attributes it does not fail */
+    sd_mutex_init(&m->lock);
     return SD_OK;
 }
 
 void sd_suffix_memory_free(sd_suffix_memory* m) {
     sd_suffix_tree_release(m->tree);
-    pthread_mutex_destroy(&m->lock);
+    sd_mutex_destroy(&m->lock);
 }
 
 sd_suffix_tree* sd_suffix_memory_tree(sd_suffix_memory* m) {
-    pthread_mutex_lock(&m->lock);
+    sd_mutex_lock(&m->lock);
     sd_suffix_tree* tree = m->tree;
     atomic_fetch_add_explicit(&tree->n_references, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&m->lock);
+    sd_mutex_unlock(&m->lock);
     return tree;
 }
 
@@ -251,9 +251,9 @@ sd_status sd_suffix_memory_add(sd_suffix_memory* m, const sd_suffix_texts* new) 
     take_over(t, old, c.old);
     sd_status status = fill(t, n_old, new, &c);
     if (status == SD_OK) {
-        pthread_mutex_lock(&m->lock);
+        sd_mutex_lock(&m->lock);
         m->tree = t;
-        pthread_mutex_unlock(&m->lock);
+        sd_mutex_unlock(&m->lock);
     }
     sd_suffix_tree_release(status == SD_OK ? old : t);
     return status;

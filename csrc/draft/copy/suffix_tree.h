@@ -6,10 +6,10 @@
  * bytes per token and grows with the text. */
 #pragma once
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "memory.h"
+#include "system.h"
 
 typedef struct sd_suffix_order {
     int depth;          /* tokens of a suffix that are compared, ≥ 1; equal suffixes are in index order */
@@ -72,7 +72,7 @@ typedef struct sd_suffix_texts {
 } sd_suffix_texts;
 
 typedef struct sd_suffix_memory {
-    pthread_mutex_t lock; /* of `tree`, the pointer */
+    sd_mutex lock;        /* of `tree`, the pointer */
     sd_suffix_tree* tree; /* the memory's own reference; never NULL */
     int max_tokens;       /* ≥ 1 */
 } sd_suffix_memory;

@@ -1,11 +1,11 @@
 #include "recorded_drafter.h"
 
 #include <math.h>
-#include <sched.h>
 #include <string.h>
 
 #include "kernels.h"
 #include "row_distribution.h"
+#include "system.h"
 
 sd_online_sample sd_online_sample_take(sd_arena* arena, const sd_online_sample_shape* shape) {
     sd_online_sample made = {0};
@@ -74,7 +74,7 @@ static void copy(sd_online_sample* to, const sd_online_sample* from, const sd_on
 }
 
 static void enter(sd_online_samples* ring) {
-    while (atomic_flag_test_and_set_explicit(&ring->busy, memory_order_acquire)) sched_yield();
+    while (atomic_flag_test_and_set_explicit(&ring->busy, memory_order_acquire)) sd_thread_yield();
 }
 
 static void leave(sd_online_samples* ring) { atomic_flag_clear_explicit(&ring->busy, memory_order_release); }

@@ -1,16 +1,15 @@
 #include "pack.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "blocks.h"
 #include "half.h"
 #include "interrupt.h"
+#include "system.h"
 
 /* Read contiguous numbers. */
 static void read_along(const void* from, sd_number number, int n, float* out) {
@@ -45,22 +44,6 @@ void sd_source_read(const sd_source* source, int row, int col, int n, float* out
     }
 }
 
-/* Returned where a file ends early: not an errno. */
-#define ENDS (-1)
-
-static int read_bytes(int descriptor, int64_t at, size_t n, char* out) {
-    while (n > 0) {
-        ssize_t got = pread(descriptor, out, n, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno;
-        if (got == 0) return ENDS;
-        out += got;
-        at += got;
-        n -= (size_t)got;
-    }
-    return 0;
-}
-
 int sd_source_rows(const sd_source* source, int first, int n, void* scratch, sd_source* rows) {
     *rows = *source;
     if (source->data != NULL) {
@@ -74,8 +57,8 @@ int sd_source_rows(const sd_source* source, int first, int n, void* scratch, sd_
         together = order ? 1 : n;
         while (order && r + together < n && order[first + r + together] == row + together) together++;
         int error =
-            read_bytes(source->file.descriptor, source->file.start + row * source->row_stride,
-                       (size_t)(together * source->row_stride), (char*)scratch + r * source->row_stride);
+            sd_file_read(source->file.descriptor, source->file.start + row * source->row_stride,
+                         (size_t)(together * source->row_stride), (char*)scratch + r * source->row_stride);
         if (error != 0) return error;
     }
     return 0;
@@ -86,7 +69,7 @@ size_t sd_source_scratch(const sd_source* source, int n) {
 }
 
 sd_status sd_source_fail(const char* name, int error) {
-    SD_FAIL_IF(error == ENDS, SD_ERR_VALUE,
+    SD_FAIL_IF(error == SD_FILE_ENDS, SD_ERR_VALUE,
                "tensor %s: the file ends before its data, expected the size it had when opened (is another "
                "program writing it?)",
                name);

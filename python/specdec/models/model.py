@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec import _core
+from specdec import _core, system
 from specdec.checks import CONVERSION_ERRORS, as_iterator, check_integer, check_path
 from specdec.containers import text_of
 from specdec.errors import ContextLengthError, InputError, number_of, shown, type_of
@@ -789,7 +789,7 @@ def _after_fork() -> None:
     _unpickling = threading.Lock()  # another thread of the parent may have held it
 
 
-os.register_at_fork(after_in_child=_after_fork)
+system.after_fork(_after_fork)
 
 
 def _checked_ids(

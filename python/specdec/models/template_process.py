@@ -1,8 +1,8 @@
 """Helper processes that render chat templates within limits of time and memory.
 
 A template comes from a checkpoint and may loop forever, so it runs in a reusable helper process
-(`specdec.models.template_worker`). The system kills it after `TIME_LIMIT_S` seconds per request, even if this
-process has ended. It limits its address space to `MEMORY_LIMIT` bytes (not on macOS). It exits when its
+(`specdec.models.template_worker`). It ends after `TIME_LIMIT_S` seconds per request, even if this process has
+ended. It limits its address space to `MEMORY_LIMIT` bytes (not on macOS or Windows). It exits when its
 standard input closes. It receives pickles and replies in bytes that are only read as text.
 """
 
@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from specdec import system
 from specdec.errors import InputError, MissingPackageError, SpecdecError, TokenizerError
 
 TIME_LIMIT_S = 10.0
@@ -77,7 +78,7 @@ class _Helper:
     def _send(self, value: Any) -> None:
         pipe, data = self._process.stdin, memoryview(pickle.dumps(value))
         assert pipe is not None
-        with suppress(BrokenPipeError):  # the reply, or its absence, shows the reason
+        with suppress(OSError):  # a broken pipe: the reply, or its absence, shows the reason
             while data:
                 data = data[pipe.write(data) :]
 
@@ -121,7 +122,7 @@ def _forget_helpers() -> None:
 
 
 atexit.register(close_helpers)
-os.register_at_fork(after_in_child=_forget_helpers)
+system.after_fork(_forget_helpers)
 
 
 def _ask(source: str, action: str, *arguments: Any) -> str:

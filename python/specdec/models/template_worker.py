@@ -10,12 +10,11 @@ in eight bytes, and the text in UTF-8.
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import json
 import os
 import pickle
-import resource
-import signal
 import sys
 from contextlib import suppress
 from datetime import datetime
@@ -38,27 +37,36 @@ def main() -> None:
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     search_path, max_memory = pickle.load(requests)
     sys.path += search_path  # last, so that the standard library takes precedence
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = max_memory if hard == resource.RLIM_INFINITY else min(max_memory, hard)
-    with suppress(ValueError, OSError):  # not supported on macOS
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    _limit_memory(max_memory)
     with suppress(_Reply):  # raised again for each request
         _jinja()
     status = b""
     while status != b"M":
         try:
             action, seconds, *arguments = pickle.load(requests)
-            signal.setitimer(signal.ITIMER_REAL, seconds)  # kills the process
+            faulthandler.dump_traceback_later(
+                seconds, exit=True
+            )  # ends the process, even within one operation
             status, text = _answer(action, arguments)
         except EOFError:
             return
         except MemoryError:  # while reading a request, its rest would be taken for the next one
             status, text = b"M", b""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
         replies.write(status + len(text).to_bytes(8, "big") + text)
         replies.flush()
+
+
+def _limit_memory(n_bytes: int) -> None:
+    """Limit this process's address space, where the system can: not macOS, nor Windows."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import _core
+from specdec import _core, system
 from specdec.atomic_file import write_json
 from specdec.errors import pass_signals_on
 from specdec.models.number_formats import DTYPES
@@ -84,7 +84,7 @@ def _after_fork() -> None:
     _settling = threading.Lock()  # another thread of the parent may have held it
 
 
-os.register_at_fork(after_in_child=_after_fork)
+system.after_fork(_after_fork)
 
 
 def _path(folder: str, key: Mapping[str, str]) -> Path | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from specdec import system
 from specdec.errors import ConstraintError
 
 Mask: TypeAlias = bytes | None
@@ -159,5 +159,4 @@ def _forget() -> None:
     _late.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+system.after_fork(_forget)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.system import OPEN_FLAGS, read_at
 
 _LFS: Final = b"version https://git-lfs"  # prefix of a Git LFS pointer file
 _PIECE: Final = 1 << 26  # bytes per system call, between which Ctrl-C is handled
@@ -28,8 +29,7 @@ class OpenedFile:
         self.path = path
         self._mapped: mmap.mmap | None = None
         try:
-            # O_NONBLOCK: opening a pipe would wait for a writer. Regular files ignore it.
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._descriptor = os.open(path, OPEN_FLAGS)
         except FileNotFoundError as error:
             raise CheckpointNotFoundError(f"{path}: no such file") from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -54,7 +54,7 @@ class OpenedFile:
         view, done = data.data, 0
         while done < n_bytes:
             try:
-                n = os.preadv(self._descriptor, [view[done : done + _PIECE]], start + done)
+                n = read_at(self._descriptor, view[done : done + _PIECE], start + done)
             except OSError as error:
                 raise CheckpointError(f"{self.path}: cannot be read: {_reason(error)}") from error
             if n == 0:

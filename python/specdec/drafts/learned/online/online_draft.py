@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import _core
+from specdec import _core, system
 from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts.draft import Description, Draft, loaded_again
 from specdec.drafts.learned.online.online_trainer import (
@@ -365,5 +365,4 @@ def _after_fork() -> None:
         online._after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # a child has one thread only, and others may have held locks
-    os.register_at_fork(after_in_child=_after_fork)
+system.after_fork(_after_fork)  # a child has one thread only, and others may have held locks
