@@ -12,6 +12,6 @@ HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (mak
 
 REASONS = {
     SHARED, BUNDLED_OPENBLAS, PYTHON_3_11, HOOKS, "needs Linux", "needs fork", "needs x86-64",
-    "needs nm (binutils)", "needs git",
+    "needs nm (binutils)", "needs git", "needs Chromium",
     "needs the module _testcapi, which makes allocations fail and which this Python was built without",
 }  # fmt: skip

@@ -59,7 +59,7 @@ class ScriptedGeneration:
                 text = decoder.feed(self._tokens[part]) + (decoder.finish() if part.stop == n else "")
                 scores, top = (None if one is None else one[part] for one in (self._scores, self._top))
                 reason = self._engine.reason if part.stop == n else None
-                yield Piece(sample, text, self._tokens[part], scores, top, reason, None)
+                yield Piece(sample, text, self._tokens[part], scores, top, reason, None, [])
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         try:
@@ -67,7 +67,7 @@ class ScriptedGeneration:
                 while self._engine.held.is_set() and not self.cancelled.is_set():
                     await asyncio.sleep(0.001)
                 if self.cancelled.is_set():
-                    yield Piece(piece.index, "", [], None, None, "cancelled", None)
+                    yield Piece(piece.index, "", [], None, None, "cancelled", None, [])
                     break
                 if self._engine.error is not None and i >= self._engine.n_before_error:
                     raise self._engine.error

@@ -51,6 +51,8 @@ class Piece:
     finish_reason: FinishReason | None
     """As in `Result`, with `stop`, in the last piece of a sample, which may have no tokens."""
     stop: str | int | None
+    rounds: list[Round]
+    """Rounds that wrote the tokens; their `kept` tokens, joined, are `tokens`."""
 
 
 @dataclass
@@ -100,7 +102,7 @@ class Sample(Sequence):
         self.last_turn = 0  # number of its last turn in `ConstraintTurns`
         self.final: Result | None = None
         self._texts: list[str] = []  # text of the next piece
-        self._ready = self._given = (0, 0)  # (tokens, rounds of `logprobs`) ready for pieces, and given
+        self._ready = self._given = (0, 0)  # (tokens, rounds) ready for pieces, and given
         self._gave_last = False
 
     def take(self, done: _core.SlotRound) -> Round:
@@ -120,7 +122,7 @@ class Sample(Sequence):
         """Add new text and tokens to the next piece."""
         if text:
             self._texts.append(text)
-        self._ready = len(self.tokens), len(self.logprobs)
+        self._ready = len(self.tokens), len(self.rounds)
 
     def take_piece(self) -> Piece:
         """Return the next piece."""
@@ -133,6 +135,7 @@ class Sample(Sequence):
             None if n_top is None else [x for log_probs, _, _ in logprobs for x in log_probs.tolist()],
             [pairs for _, top, of_top in logprobs for pairs in top_pairs(top, of_top)] if n_top else None,
             self.finish_reason if self.ended else None, self.stop if self.ended else None,
+            self.rounds[first:last],
         )  # fmt: skip
 
 

@@ -111,18 +111,20 @@ class FigureTexts:
 class Figure:
     """Turns successive rounds into pieces; without a tokenizer it shows `texts`, or ids.
 
-    `prompt_ids` precede the first round; `source` is the encoder's input, if any.
+    `prompt_ids` precede the first round; `source` is the encoder's input, if any. With a `decoder` of the new
+    text its control characters stay, so the pieces join to that text.
     """
 
     def __init__(
         self, tokenizer: Tokenizer | None, prompt_ids: Sequence[int], source: str | None = None,
-        texts: FigureTexts | None = None,
+        texts: FigureTexts | None = None, decoder: StreamDecoder | None = None,
     ) -> None:  # fmt: skip
         self._tokenizer, self._prompt_ids, self._source = tokenizer, list(prompt_ids), source
         self._texts = texts if tokenizer is None else None
         self._n_rounds = 0
         self._context = self._prompt_ids[-_N_CONTEXT:]
-        self._decoder = self._branch()
+        self._is_exact = decoder is not None
+        self._decoder = decoder or self._branch()
 
     @classmethod
     def of(cls, result: DecodedText) -> Figure:
@@ -182,7 +184,10 @@ class Figure:
     ) -> FigurePiece:
         if decoder is None:
             return FigurePiece(f" {token}", status, token, origin, beta)
-        text = visible(decoder.feed([token])) or self._name(token)
+        text = decoder.feed([token])
+        if self._is_exact:
+            return FigurePiece(text, status, token, origin, beta)
+        text = visible(text) or self._name(token)
         if text.isspace():
             text = text.replace(" ", "␣")
         return FigurePiece(text, status, token, origin, beta)

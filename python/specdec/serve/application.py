@@ -23,6 +23,7 @@ from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of
 from specdec.serve.bodies import RequestError, json_bytes, read_object
 from specdec.serve.completions import ChatRequest, CompletionRequest
 from specdec.serve.metrics import CountedAnswers, ServerMetrics, add_to_log, print_fault
+from specdec.serve.page import page
 from specdec.serve.responses import ResponseRequest
 from specdec.serve.service import ServerLimits, Service
 from specdec.serve.text_request import TextRequest
@@ -31,7 +32,7 @@ from specdec.serve.tokenize import detokenized, tokenized, tokenizer_info
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _CLOSE: Final = {"Connection": "close"}
-_OPEN: Final = ("/health",)
+_OPEN: Final = ("/", "/health")
 """Paths that need no API key."""
 
 
@@ -53,6 +54,7 @@ def application(
         Route("/tokenize", endpoints.answered(tokenized), methods=["POST"]),
         Route("/detokenize", endpoints.answered(detokenized), methods=["POST"]),
         Route("/tokenizer_info", endpoints.tokenizer),
+        Route("/", endpoints.page),
         Route("/health", endpoints.health),
         Route("/metrics", endpoints.metrics),
     ]
@@ -239,7 +241,10 @@ class _Endpoints:
 
     def _model(self, name: str) -> dict[str, Any]:
         service = self._service
-        own = {"draft": service.draft_name, "drafts": service.draft_names, "dtype": service.target.dtype}
+        own = {
+            "draft": service.draft_name, "drafts": service.draft_names, "dtype": service.target.dtype,
+            "has_chat_template": service.target.chat_template is not None,
+        }  # fmt: skip
         return {
             "id": name, "object": "model", "created": service.created, "owned_by": "specdec",
             "root": service.name, "parent": service.name if name in service.adapters else None,
@@ -255,6 +260,9 @@ class _Endpoints:
             message = f"the model {printable(name)[:200]!r} is not served here"
             raise RequestError(message, status=404, param="model", code="model_not_found")
         return _json(self._model(name))
+
+    async def page(self, request: Request) -> Response:
+        return page()
 
     async def tokenizer(self, request: Request) -> Response:
         return _json(tokenizer_info(self._service))

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
+from specdec.display.rounds import Figure
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import RequestError
 from specdec.serve.reply_readers import (
@@ -23,7 +24,7 @@ from specdec.serve.reply_readers import (
     reply_reader,
 )
 from specdec.serve.service import Service, TokenTexts
-from specdec.trace import Trace
+from specdec.trace import Round, Trace
 
 _LEAST: Final = -9999.0
 """Replacement for ln 0, as JSON has no infinity."""
@@ -32,6 +33,8 @@ ScoredToken = tuple[int, int, float | None, list[tuple[int, float]]]
 """(index of a token's first character, id, ln p, top tokens); ln p is None for a prompt's first token."""
 
 _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
+_OWN_TOKENS: Final = {"correction": "recovered", "bonus": "bonus", "target": "target"}
+"""Type of a round's last token in `rounds`, by its origin in the trace."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,13 @@ class Delta:
     scored: list[ScoredToken] = field(default_factory=list)  # if log-probabilities were requested
     finish_reason: str | None = None  # in the API's words, with the last part
     stop: str | int | None = None  # the requested stop string or stop id that ended the text
+    rounds: list[dict[str, Any]] | None = None  # if requested
 
     @property
     def end(self) -> dict[str, Any]:
-        """Final fields of a choice."""
-        return {"finish_reason": self.finish_reason, "stop_reason": self.stop}
+        """Fields of a choice besides its text and log-probabilities."""
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        return {"finish_reason": self.finish_reason, "stop_reason": self.stop, **rounds}
 
     @property
     def text(self) -> str:
@@ -100,12 +105,14 @@ def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int
 class Choice:
     """One text of a response; a `reply` is parsed for reasoning and calls of `tools`.
 
-    `own_text`: does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before it.
+    `own_text`: does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before it;
+    `rounds`: with the rounds of its tokens.
     """
 
     def __init__(
         self, service: Service, prompt_ids: Sequence[int], *, own_text: bool, stops: Sequence[str | int] = (),
         scored: bool = False, reply: bool = False, tools: Tools | None = None, begin: int = 0,
+        rounds: bool = False,
     ) -> None:  # fmt: skip
         ids, tokenizer = list(prompt_ids), service.tokenizer
         continuing = not own_text and bool(tokenizer.decode(ids[-16:]) or tokenizer.decode(ids))
@@ -114,6 +121,7 @@ class Choice:
         self._n_characters, self._stops, self._marks = begin, frozenset(stops), service.marks
         self._decoder, self._end = decoder(), begin  # token by token, not cut at stop strings
         self._held: list[ScoredToken] | None = [] if scored else None  # tokens whose text is pending
+        self._figure = Figure(tokenizer, ids, decoder=decoder()) if rounds else None
         self._reader: ReplyReader | None = None
         self._counter: ReplyReader | None = None  # reads token by token to count reasoning tokens
         if reply:
@@ -134,7 +142,9 @@ class Choice:
             if final:
                 said += self._reader.finish()
         scored = self._read_tokens(piece)
-        delta = Delta(said, scored)
+        figure = self._figure
+        rounds = None if figure is None else [_shown_round(figure, one) for one in piece.rounds]
+        delta = Delta(said, scored, rounds=rounds)
         self.n_calls += len(delta.calls)
         if not final:
             return delta
@@ -143,7 +153,7 @@ class Choice:
             raise RequestError("the text is incomplete", status=500)
         if reason == "stop" and self.n_calls:
             reason = "tool_calls"
-        return Delta(said, scored, reason, piece.stop if piece.stop in self._stops else None)
+        return Delta(said, scored, reason, piece.stop if piece.stop in self._stops else None, rounds)
 
     def _read_tokens(self, piece: Piece) -> list[ScoredToken]:
         """Count reasoning tokens; return the scored tokens that begin in the text so far.
@@ -171,12 +181,25 @@ class Choice:
         return held[:n]
 
 
+def _shown_round(figure: Figure, round_: Round) -> dict[str, Any]:
+    """Format the next round of a text: counts, and tokens in order, a rejected one before the target's."""
+    pieces = [piece for piece in figure.pieces(round_) if piece.status != "cut"]
+    types = {"accepted": "accepted", "target": _OWN_TOKENS[round_.origin[-1]]}
+    return {
+        "num_draft_tokens": round_.n_drafted, "num_accepted_draft_tokens": round_.n_accepted,
+        "draft_depth": round_.depth,
+        "tokens": [
+            {"id": one.token, "text": one.text, "type": types.get(one.status, "rejected")} for one in pieces
+        ],
+    }  # fmt: skip
+
+
 def piece_of(index: int, result: Result) -> Piece:
     """Convert a result to one piece."""
     log_probs = None if result.logprobs is None else result.logprobs.tolist()
     return Piece(
         index, result.text or "", list(result.tokens), log_probs, result.top_logprobs, result.finish_reason,
-        result.stop,
+        result.stop, list(result.trace.rounds),
     )  # fmt: skip
 
 

@@ -135,7 +135,8 @@ class CompletionRequest(ChoicesRequest):
         super().prepare()
 
     def make_choice(self, prompt: int) -> Choice:
-        return self.choice(self.generations[prompt], own_text=False, begin=len(self._before[prompt]))
+        before, rounds = len(self._before[prompt]), self.fields.return_rounds
+        return self.choice(self.generations[prompt], own_text=False, begin=before, rounds=rounds)
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
@@ -155,7 +156,7 @@ class CompletionRequest(ChoicesRequest):
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
         index = prompt * self.fields.n + piece.index
         delta = self.choices[index].feed(piece)
-        if not (delta.said or delta.scored or delta.finish_reason):
+        if not (delta.said or delta.scored or delta.rounds or delta.finish_reason):
             return []
         return [self.chunk(self._choice(index, delta.text, delta.scored, delta))]
 
@@ -202,7 +203,10 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
         return found
 
     def make_choice(self, prompt: int) -> Choice:
-        return self.choice(self.generations[prompt], own_text=self.own_text, reply=True, tools=self.tools)
+        return self.choice(
+            self.generations[prompt], own_text=self.own_text, reply=True, tools=self.tools,
+            rounds=self.fields.return_rounds,
+        )  # fmt: skip
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         choices = []
@@ -227,8 +231,8 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
         calls = [{"index": i, **_entry_of(call)} for i, call in enumerate(delta.calls, n_calls)]
         content = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         content = {name: value for name, value in content.items() if value}
-        if content or delta.scored:
-            found.append(self._delta(index, content, Delta(scored=delta.scored)))
+        if content or delta.scored or delta.rounds:
+            found.append(self._delta(index, content, Delta(scored=delta.scored, rounds=delta.rounds)))
         if delta.finish_reason is not None:
             found.append(self._delta(index, {}, Delta(finish_reason=delta.finish_reason, stop=delta.stop)))
         return found

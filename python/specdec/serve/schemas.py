@@ -249,6 +249,7 @@ class _SampleFields(TextFields):
     """Fields of completions and chats."""
 
     n: Annotated[int, within(1, "n_texts")] = 1
+    return_rounds: bool = False
     response_format: _ResponseFormat | None = None
     structured_outputs: _StructuredOutputs | None = None
 
