@@ -66,18 +66,27 @@ def test_the_figure_has_the_rounds_and_gamma(explorer: Explorer) -> None:
     explorer.set(gamma=5)
     explorer.set(gamma=3)
     trace = explorer.result.trace
-    rounds, by_gamma = explorer.figure().axes
-    heights = np.array([[bar.get_height() for bar in bars] for bars in rounds.containers])
+    rounds, by_position, by_gamma = explorer.figure().axes
+    heights = {bars.get_label(): np.array([bar.get_height() for bar in bars]) for bars in rounds.containers}
     accepted = [min(r.n_accepted, r.kept) for r in trace.rounds]
-    assert heights[0].tolist() == accepted
-    assert (heights[0] + heights[1]).tolist() == [r.kept for r in trace.rounds]
-    assert (-heights[2]).tolist() == [r.n_drafted - n for r, n in zip(trace.rounds, accepted, strict=True)]
+    assert heights["accepted draft tokens"].tolist() == accepted
+    for label, origin in (("recovered token", "correction"), ("bonus token", "bonus")):
+        own = [r.origin[-1] == origin and r.kept == len(r.tokens) for r in trace.rounds]
+        assert any(own) and heights[label].tolist() == own
+    assert (-heights["rejected draft tokens"]).tolist() == [
+        r.n_drafted - n for r, n in zip(trace.rounds, accepted, strict=True)
+    ]
+    (bars,) = by_position.containers
+    assert [bar.get_height() for bar in bars] == trace.acceptance_by_position
     curve, other, here = by_gamma.get_lines()
     alpha = trace.acceptance_rate
     assert curve.get_ydata() == pytest.approx([sum(alpha**i for i in range(g + 1)) for g in range(13)])
     assert (list(here.get_xdata()), list(here.get_ydata())) == ([3], [trace.tokens_per_call])
     assert list(other.get_xdata()) == [5]
-    assert explorer.summary().startswith(f"{trace.tokens_per_call:.2f} tokens per target forward pass, α = ")
+    first, speeds = explorer.summary().split("\n")
+    assert first.startswith(f"{trace.tokens_per_call:.2f} tokens per target forward pass, α = ")
+    plain = explorer.plain.trace.tokens_per_s
+    assert speeds == f"{trace.tokens_per_s:.0f} tokens per second, {plain:.0f} without a draft"
     assert explorer.png().startswith(b"\x89PNG")
 
 
@@ -86,10 +95,11 @@ def test_plain_decoding_and_trees(pair: Pair) -> None:
     target, draft = pair
     tree = specdec.drafts.ModelDraft(draft, tree=specdec.drafts.StaticTree((2, 1)))
     explorer = specdec.explore(target, tree, PROMPT, max_new_tokens=10, n_threads=1)
-    assert explorer.settings.gamma == 4 and len(explorer.figure().axes[1].get_lines()) == 1
+    assert explorer.settings.gamma == 4 and len(explorer.figure().axes[2].get_lines()) == 1
     explorer.set(gamma=0)
     assert explorer.result.tokens == explorer.plain.tokens and "α" not in explorer.summary()
-    assert explorer.figure().axes
+    rounds = explorer.figure().axes[0]
+    assert "without a draft" in [bars.get_label() for bars in rounds.containers]
 
 
 def test_settings_that_are_refused_change_nothing(explorer: Explorer) -> None:

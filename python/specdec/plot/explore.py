@@ -24,7 +24,18 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, shown
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
-from specdec.plot.style import BLACK, BLUE, GREEN, GREY, VERMILION, Axes, label_axes, pyplot, styled
+from specdec.plot.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILION,
+    Axes,
+    label_axes,
+    pyplot,
+    styled,
+)
 from specdec.tables import marked
 from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES, DecodingRule
@@ -35,7 +46,7 @@ else:
     Figure = Any
 
 
-_SIZE: Final = (10.0, 3.6)  # inches
+_SIZE: Final = (13.0, 3.6)  # inches
 _KEPT: Final = 64
 """Number of cached runs, for going back with a slider."""
 _WIDGET_MIME: Final = "application/vnd.jupyter.widget-view+json"
@@ -111,7 +122,7 @@ class Explorer:
         return self.result.trace.against(self.plain.trace)
 
     def summary(self) -> str:
-        """Statistics of the shown run, as one line."""
+        """Statistics of the shown run, and below them tokens per second with the draft and without."""
         trace = self.trace
         found = [f"{trace.tokens_per_call:.2f} tokens per target forward pass"]
         if trace.n_drafted:
@@ -123,16 +134,19 @@ class Explorer:
             predicted = trace.predicted_speedup
             if not math.isnan(predicted):
                 found.append(f"speed-up {marked(f'{predicted:.2f}', trace.invalid_prediction)}, predicted")
-        return ", ".join(found)
+        speeds = f"{trace.tokens_per_s:.0f} tokens per second"
+        without = f", {self.plain.trace.tokens_per_s:.0f} without a draft" if trace.n_drafted else ""
+        return f"{', '.join(found)}\n{speeds}{without}"
 
     @styled
     def figure(self) -> Figure:
-        """Draw the shown run: its rounds, and tokens per pass over gamma."""
+        """Draw the shown run: its rounds, acceptance by position, and tokens per pass over gamma."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=_SIZE, layout="constrained", dpi=pyplot().rcParams["figure.dpi"])
-        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        left, middle, right = figure.subplots(1, 3, width_ratios=(4, 2, 3))
         _rounds(left, self.trace)
+        _by_position(middle, self.trace)
         _by_gamma(right, self)
         figure.suptitle(self.summary(), fontsize=10.0, x=0.01, ha="left")
         return figure
@@ -173,9 +187,9 @@ def explore(
 ) -> Explorer:
     """Decode one prompt with sliders for gamma, temperature, rule, lenience and draft.
 
-    A notebook shows the controls and a live figure: each round with its drafted, accepted and rejected
-    tokens, and tokens per pass over gamma by equation (1) at the measured acceptance rate. Without a kernel
-    the figure is static, and `Explorer.set` changes it.
+    A notebook shows the controls and a live figure: each round with its accepted, recovered, bonus and
+    rejected tokens, acceptance by position, and tokens per pass over gamma by equation (1) at the measured
+    acceptance rate. Without a kernel the figure is static, and `Explorer.set` changes it.
 
     Parameters
     ----------
@@ -230,20 +244,37 @@ def _in_kernel() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
+_OWN: Final = {
+    "correction": ("recovered token", ORANGE), "bonus": ("bonus token", BLUE),
+    "target": ("without a draft", GREY),
+}  # fmt: skip
+"""Name and color of a round's last token by its origin."""
+
+
 def _rounds(ax: Axes, trace: Trace) -> None:
     """Draw a bar per round: accepted draft tokens, the target's own, and below the line rejected ones."""
     numbers = np.arange(1, trace.n_calls + 1)
+    kept = np.array([r.kept for r in trace.rounds])
     accepted = np.array([min(r.n_accepted, r.kept) for r in trace.rounds])
-    own = np.array([r.kept for r in trace.rounds]) - accepted
     rejected = np.array([r.depth for r in trace.rounds]) - accepted
     ax.bar(numbers, accepted, 0.8, color=GREEN, label="accepted draft tokens")
-    ax.bar(numbers, own, 0.8, bottom=accepted, color=BLUE, label="the target's own")
+    for origin, (label, color) in _OWN.items():
+        own = np.array([r.origin[-1] == origin for r in trace.rounds]) * (kept - accepted)
+        if own.any():
+            ax.bar(numbers, own, 0.8, bottom=accepted, color=color, label=label)
     ax.bar(numbers, -rejected, 0.8, color=VERMILION, hatch="//", edgecolor="white", linewidth=0.0,
            label="rejected draft tokens")  # fmt: skip
     ax.axhline(0.0, color=BLACK, linewidth=0.8)
     label_axes(ax, "Tokens of each round", "round", "tokens", whole="yx")
     ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def _by_position(ax: Axes, trace: Trace) -> None:
+    """Draw the share of rounds that accepted their first, second, ... draft token."""
+    shares = trace.acceptance_by_position
+    ax.bar(np.arange(1, len(shares) + 1), shares, 0.8, color=GREEN)
+    label_axes(ax, "Acceptance by position", "position in the draft", "", ylim=(0.0, 1.0), whole="x")
 
 
 def _by_gamma(ax: Axes, explorer: Explorer) -> None:
