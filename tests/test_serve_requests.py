@@ -315,6 +315,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     (CHAT, "structured_outputs",
      {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}),
     (TEXTS, "n", {"prompt": ["a"] * 3, "n": 3}),
+    (TEXTS, "return_rounds", {"return_rounds": 1}), (RESPONSES, "return_rounds", {"return_rounds": True}),
     (TEXTS, "echo", {"echo": True, "logprobs": 1, "stream": True}),
     (RESPONSES, "input[0].type", {"input": [{"type": "web_search_call"}]}),
 ]  # fmt: skip

@@ -55,7 +55,8 @@ INPUT: list[Any] = [
     {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi"},
 ]  # fmt: skip
 SOUND: list[tuple[str, dict[str, Any]]] = [
-    (COMPLETIONS, {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2}),
+    (COMPLETIONS, {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2,
+        "return_rounds": True}),
     (COMPLETIONS, {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True}),
     (COMPLETIONS, {"model": "mine", "prompt": "a b", "max_tokens": 0, "echo": True, "logprobs": 1}),
     (COMPLETIONS, {"model": "mine", "prompt": "Once", "max_tokens": 6, "response_format":
