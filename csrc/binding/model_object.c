@@ -223,6 +223,28 @@ static PyObject* size_at(const void* blocks, int i) {
     return PyLong_FromSize_t(((const sd_memory_block*)blocks)[i].size);
 }
 
+/* Compute the digest of a model, which covers the one that it builds on or shares with, once. Returns 0, or
+ * -1 with an exception. */
+static int find_digest(sd_model_object* self) {
+    uint64_t found = 0;
+    sd_status status = SD_OK;
+    if (self->has_digest) return 0;
+    if (self->target != NULL) {
+        if (find_digest((sd_model_object*)self->target) < 0) return -1;
+        found = ((sd_model_object*)self->target)->digest;
+    }
+    if (!self->model->windowed) SD_WITHOUT_GIL(status = sd_model_digest(self->model, &found));
+    if (sd_passed(status) < 0) return -1;
+    self->digest = found;
+    self->has_digest = 1;
+    return 0;
+}
+
+static PyObject* digest(PyObject* object, PyObject* ignored) {
+    sd_model_object* self = (sd_model_object*)object;
+    return find_digest(self) < 0 ? NULL : PyLong_FromUnsignedLongLong(self->digest);
+}
+
 static PyObject* block_sizes(PyObject* self, PyObject* ignored) {
     sd_memory_block blocks[2];
     return sd_tuple_from(sd_list_of(sd_model_blocks(model_of(self), blocks), size_at, blocks));
@@ -332,6 +354,7 @@ static PyMethodDef methods[] = {
     {"adapted", SD_KEYWORDS(adapted), "adapted($self, ranks, tensors, *, n_threads=1)\n--\n\n"},
     {"block_sizes", block_sizes, METH_NOARGS, "block_sizes($self, /)\n--\n\n"},
     {"block", block, METH_VARARGS, "block($self, i, first, n, /)\n--\n\n"},
+    {"digest", digest, METH_NOARGS, "digest($self, /)\n--\n\n"},
     {"encode", SD_KEYWORDS(encode), "encode($self, ids, *, n_threads=1)\n--\n\n"},
     {"matrix", matrix, METH_O, "matrix($self, name, /)\n--\n\n"},
     {"token_table", token_table, METH_NOARGS, "token_table($self, /)\n--\n\n"},

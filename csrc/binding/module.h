@@ -99,7 +99,8 @@ struct sd_model_object {
     sd_weights_figures figures;
     const char *cache_dtype, *prefill;
     unsigned long long layout;
-    int prompt_slice;
+    uint64_t digest; /* of the weights, once it is computed */
+    int prompt_slice, has_digest;
     PyObject* config;    /* dict */
     PyObject* target;    /* Model whose table or head is shared, or that an adapted model builds on */
     Py_buffer packed[2]; /* memory of others that holds the model */

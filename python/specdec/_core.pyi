@@ -92,6 +92,8 @@ class Model:
         """Bytes of the memory blocks of the model and its encoder."""
     def block(self, i: int, first: int, n: int, /) -> bytes:
         """Bytes [first, first + n) of block i. Raises ValueError if they do not exist."""
+    def digest(self) -> int:
+        """Digest of the weights, an adapter's included, against damage and mistakes: 64 bits."""
     def encode(self, ids: _Ids, *, n_threads: int = 1) -> _Floats:
         """Output of the encoder for a source, after its last norm: [len(ids), d_model]."""
     def matrix(self, name: str) -> _Floats:
@@ -301,8 +303,25 @@ class Decoder:
     """Experts read by all forward passes so far, over all layers, without shared ones."""
 
 class CachedText:
-    """Keys and values of a text, made by `Session.cached_text`. Immutable, for any number of threads."""
+    """Keys and values of a text. Immutable, for any number of threads."""
 
+    def __init__(
+        self, model: Model, tokens: _Ids, source: _Ids | None, captures: Sequence[int], shape: Sequence[int],
+        pieces: Iterable[bytes | memoryview],
+    ) -> None:  # fmt: skip
+        """Restore a text from its attributes and its image, in pieces of any size, of an equal model.
+
+        Raises InputError or ValueError for attributes or sizes that do not fit; what `pieces` raises passes.
+        """
+    def image(self, first: int, n: int, /) -> bytes:
+        """Bytes [first, first + n) of the image; `Model` and instruction set do not change its layout.
+
+        It begins with panels of 32 tokens, which texts with a common prefix share.
+        """
+    image_sizes: Final[tuple[int, int]]
+    """Bytes of a panel, and of the image."""
+    shape: Final[tuple[int, ...]]
+    """Most nodes of a tree, tokens of the prompt, n_low, its part from sliding windows, all snapshots."""
     tokens: Final[_Ints]
     """The token ids of the text, [n_tokens]; a copy."""
     source: Final[_Ints | None]

@@ -26,9 +26,7 @@ void sd_prefetch_share(const sd_prefetch_list* prefetch, int share, int n_shares
 static size_t element_bytes(const sd_key_values* kv) {
     return kv->format == SD_FORMAT_F32 ? 4 : kv->format == SD_FORMAT_BF16 ? 2 : 1;
 }
-static size_t key_panel_bytes(const sd_key_values* kv) {
-    return sd_panel_bytes(kv->format, (size_t)kv->d_head);
-}
+size_t sd_key_panel_bytes(const sd_key_values* kv) { return sd_panel_bytes(kv->format, (size_t)kv->d_head); }
 
 /* Bytes of 32 columns of the values of n slots, in whole blocks of 32 slots. */
 static size_t value_bytes(const sd_key_values* kv, int n) {
@@ -36,9 +34,11 @@ static size_t value_bytes(const sd_key_values* kv, int n) {
     return (size_t)sd_matrix_panels(n) * (SD_BLOCK * SD_PANEL * element_bytes(kv) + scales);
 }
 
+size_t sd_value_block_bytes(const sd_key_values* kv) { return value_bytes(kv, SD_BLOCK); }
+
 /* Bytes of one head's keys, and of its values. */
 static size_t keys_of_head(const sd_key_values* kv) {
-    return (size_t)kv->n_slots / SD_PANEL * key_panel_bytes(kv);
+    return (size_t)kv->n_slots / SD_PANEL * sd_key_panel_bytes(kv);
 }
 static size_t values_of_head(const sd_key_values* kv) {
     return (size_t)sd_value_panels(kv->d_head) * value_bytes(kv, kv->n_slots);
@@ -52,7 +52,7 @@ sd_key_values sd_key_values_take(sd_arena* arena, sd_format format, int n_kv_hea
 }
 
 static char* key_panel(const sd_key_values* kv, int head, int p) {
-    size_t at = (size_t)(p % (kv->n_slots / SD_PANEL)) * key_panel_bytes(kv);
+    size_t at = (size_t)(p % (kv->n_slots / SD_PANEL)) * sd_key_panel_bytes(kv);
     return kv->keys + (size_t)head * keys_of_head(kv) + at;
 }
 
@@ -219,7 +219,7 @@ void sd_key_values_copy_slot(const sd_key_values* kv, int from, const sd_key_val
 }
 
 void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int n) {
-    size_t key_bytes = (size_t)sd_matrix_panels(n) * key_panel_bytes(to);
+    size_t key_bytes = (size_t)sd_matrix_panels(n) * sd_key_panel_bytes(to);
     for (int head = 0; head < to->n_kv_head; head++) {
         memcpy(key_panel(to, head, 0), key_panel(from, head, 0), key_bytes);
         for (int p = 0; p < sd_value_panels(to->d_head); p++)
@@ -231,7 +231,7 @@ sd_prefetch_list sd_key_values_first_reads(const sd_key_values* kv, int head, in
     int n_values = sd_value_panels(kv->d_head), end_panel = sd_matrix_panels(end);
     sd_prefetch_list prefetch = {0};
     for (int p = first / SD_PANEL; p < end_panel && prefetch.n < SD_MOST_RANGES; p++)
-        sd_prefetch_add(&prefetch, key_panel(kv, head, p), key_panel_bytes(kv));
+        sd_prefetch_add(&prefetch, key_panel(kv, head, p), sd_key_panel_bytes(kv));
     if (prefetch.n + n_values > SD_MOST_RANGES) return prefetch;
     int run = sd_key_values_run(kv, first), n = end - first < run ? end - first : run;
     for (int p = 0; p < n_values; p++)

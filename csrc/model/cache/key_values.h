@@ -55,6 +55,10 @@ static inline int sd_value_panels(int d_head) { return sd_matrix_panels(d_head);
 const char* sd_key_panel(const sd_key_values* kv, int head, int p);
 const char* sd_value_rows(const sd_key_values* kv, int head, int p, int slot);
 
+/* Bytes of a panel of keys, and of the values of its 32 slots in 32 columns. */
+size_t sd_key_panel_bytes(const sd_key_values* kv);
+size_t sd_value_block_bytes(const sd_key_values* kv);
+
 /* Number of contiguous slots from `slot` on. */
 static inline int sd_key_values_run(const sd_key_values* kv, int slot) {
     return kv->n_slots - slot % kv->n_slots;

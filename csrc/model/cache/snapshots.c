@@ -44,15 +44,27 @@ static void drop(sd_snapshots* s, int n) {
     memmove(s->taken, s->taken + n, (size_t)s->n * sizeof *s->taken);
 }
 
-void sd_snapshots_add(sd_snapshots* s, const sd_config* c, const sd_layer_state* states, int n) {
+/* An empty snapshot with one reference, the caller's; NULL: out of memory. */
+static sd_snapshot* create(const sd_config* c, int n) {
     sd_snapshot* taken = sd_alloc(sizeof *taken);
-    if (taken == NULL) return;
+    if (taken == NULL) return NULL;
     atomic_init(&taken->n_references, 1);
     taken->n = n;
-    if (SD_ARENA_BUILD(&taken->arena, lay_out(taken, c)) != SD_OK) {
-        sd_free(taken);
-        return;
-    }
+    if (SD_ARENA_BUILD(&taken->arena, lay_out(taken, c)) == SD_OK) return taken;
+    sd_free(taken);
+    return NULL;
+}
+
+sd_status sd_snapshots_append(sd_snapshots* s, const sd_config* c, int n) {
+    sd_snapshot* taken = create(c, n);
+    if (taken == NULL) return SD_ERR_MEMORY;
+    s->taken[s->n++] = taken;
+    return SD_OK;
+}
+
+void sd_snapshots_add(sd_snapshots* s, const sd_config* c, const sd_layer_state* states, int n) {
+    sd_snapshot* taken = create(c, n);
+    if (taken == NULL) return;
     sd_layer_states_copy(c, states, n, n, taken->states);
     int most = s->most > 0 ? s->most : 1;
     if (s->n >= most) drop(s, s->n - most + 1);

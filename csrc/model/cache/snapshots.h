@@ -48,6 +48,10 @@ int sd_snapshots_stop(const sd_snapshots* snapshots, int n_read, int n);
  * ones are dropped if there are too many. Without memory for it nothing happens. */
 void sd_snapshots_add(sd_snapshots* snapshots, const sd_config* config, const sd_layer_state* states, int n);
 
+/* Append an empty snapshot of n tokens, more than the last one has, for its states to be filled in; there is
+ * room for it. */
+sd_status sd_snapshots_append(sd_snapshots* snapshots, const sd_config* config, int n);
+
 /* Most tokens of a snapshot that has from `low` to n; 0: there is none. */
 int sd_snapshots_within(const sd_snapshots* snapshots, int low, int n);
 

@@ -61,6 +61,9 @@ sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols
  * that type. Fails on a NaN or infinite value. */
 sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads);
 
+/* Bytes of its data. */
+size_t sd_table_bytes(const sd_table* table);
+
 /* Copy row r to out [n_cols] f32, borrowed. */
 void sd_table_row(const sd_table* table, int r, float* out);
 

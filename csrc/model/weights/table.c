@@ -25,6 +25,8 @@ sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols
                       sd_arena_take(arena, (size_t)n_rows, row_bytes_of(number, n_cols))};
 }
 
+size_t sd_table_bytes(const sd_table* t) { return (size_t)t->n_rows * row_bytes_of(t->number, t->n_cols); }
+
 /* Rows that a thread fills at a time; kernels inspect as many rows of blocks together. */
 #define TOGETHER SD_PANEL
 

@@ -352,8 +352,6 @@ static sd_status create(const sd_config* config, sd_numbers numbers, sd_shared s
     return SD_OK;
 }
 
-static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec);
-
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     if (numbers.prefill == SD_ENGINE_ROWS) return SD_OK;
     SD_FAIL_IF(numbers.prefill == SD_ENGINE_TILES && numbers.weights == SD_FORMAT_F32, SD_ERR_SETTING,
@@ -400,7 +398,7 @@ static sd_status check_rows(sd_model* model) {
     for (int i = 0; i < sd_tensor_count(c); i++) {
         sd_tensor_spec spec;
         sd_tensor_at(c, i, &spec);
-        const sd_destination to = destination_of(model, &spec);
+        const sd_destination to = sd_model_destination(model, &spec);
         if (to.matrix == NULL || to.matrix->panels == NULL) continue;
         sd_row_type row_type = to.matrix->rows;
         if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) row_type = model->layers[0].cross_kv.rows;
@@ -530,8 +528,7 @@ static sd_destination destination_by_role(sd_model* model, const sd_tensor_spec*
     return (sd_destination){0};
 }
 
-/* The same with the tensor's name and shape; `spec` must outlive it. */
-static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec) {
+sd_destination sd_model_destination(sd_model* model, const sd_tensor_spec* spec) {
     sd_destination to = destination_by_role(model, spec);
     to.name = spec->name;
     to.n_rows = spec->n_rows;
@@ -545,7 +542,7 @@ sd_status sd_model_set(sd_model* model, const char* name, const sd_source* sourc
     sd_tensor_spec spec;
     int i = sd_tensor_find(&model->config, name, &spec);
     if (i < 0) return sd_fail(SD_ERR_SHAPE, "tensor %.64s: not part of a model of this configuration", name);
-    const sd_destination to = destination_of(model, &spec);
+    const sd_destination to = sd_model_destination(model, &spec);
     if (model->is_set[i]) return sd_destination_fail_twice(&to);
     sd_status status = sd_destination_fill(&to, source, n_rows, n_cols, n_threads);
     if (status == SD_OK) model->is_set[i] = 1;
@@ -558,7 +555,7 @@ sd_status sd_model_finish(sd_model* model) {
         if (model->is_set[i]) continue;
         sd_tensor_spec spec;
         sd_tensor_at(&model->config, i, &spec);
-        const sd_destination to = destination_of(model, &spec);
+        const sd_destination to = sd_model_destination(model, &spec);
         return sd_destination_fail_missing(&to);
     }
     model->finished = 1;
@@ -579,7 +576,7 @@ const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* sp
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out) {
     sd_tensor_spec spec;
     sd_destination at = {0};
-    if (sd_tensor_find(&model->config, name, &spec) >= 0) at = destination_of((sd_model*)model, &spec);
+    if (sd_tensor_find(&model->config, name, &spec) >= 0) at = sd_model_destination((sd_model*)model, &spec);
     if (at.matrix == NULL) return sd_fail(SD_ERR_VALUE, "tensor %.64s: not a matrix of this model", name);
     for (int r = first, n_here; r < first + n; r += n_here, out += (ptrdiff_t)n_here * spec.n_cols) {
         int lane = r % SD_PANEL, row = at.rows.first + (r - lane) * at.rows.step + lane;

@@ -169,6 +169,12 @@ int sd_model_blocks(const sd_model* model, sd_memory_block blocks[2]);
 /* Fingerprint of the blocks' layout: it differs if anything moves in them. */
 uint64_t sd_model_layout(const sd_model* model);
 
+/* Add the weights to a digest; of an adapted model, those of the adapter alone. Fails when interrupted. */
+sd_status sd_model_digest(const sd_model* model, uint64_t* digest);
+
+/* Destination of a tensor's numbers, with its name and shape; borrows from `spec`. */
+sd_destination sd_model_destination(sd_model* model, const sd_tensor_spec* spec);
+
 /* Set one tensor by canonical name, packed with n_threads threads. Its shape [n_rows, n_cols] (n_cols 0: a
  * vector) must match, every value must be finite, and it must not be set already. */
 sd_status sd_model_set(sd_model* model, const char* name, const sd_source* source, int n_rows, int n_cols,
