@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +23,9 @@ from refusals import refuses
 from sessions import Session, read_prompts
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.prompt_cache import PrefixCacheAdapter
+from specdec.decoding.prompt_files import PromptFiles, digest_of
 from trained import small_pair
-from worlds.canonical import VARIANTS, build, random_tensors
+from worlds.canonical import ENCODER_DECODERS, VARIANTS, build, random_source, random_tensors
 
 Factory = Callable[..., Path]
 N_NEW = 12
@@ -293,7 +296,7 @@ def test_a_text_replaces_its_prefix(target: specdec.Model, world: World) -> None
 
     assert [ask(10), ask(20), ask(15)] == [1, 1, 1]  # the third is in the second
     (entry,) = cache._entries
-    assert entry.tokens.tolist() == ids[:20] and entry.n_bytes == entry.text.n_bytes
+    assert entry.known.tokens.tolist() == ids[:20] and entry.n_bytes == entry.text.n_bytes
 
 
 def test_texts_of_another_model_are_not_used(target: specdec.Model, world: World) -> None:
@@ -374,10 +377,10 @@ def test_threads_share_a_cache(target: specdec.Model, world: World, n_texts: int
 # -------------------------------------------------------------------------------------------- the core
 
 
-def open_session(model: Any, *prompts: list[int], n_new: int = 4) -> Session:
+def open_session(model: Any, *prompts: list[int], n_new: int = 4, source: Any = None) -> Session:
     return Session(
         model, None, prompts, gamma=0, max_new_tokens=n_new, sampling={"temperature": 0.0}, n_threads=1,
-        seeds=[(0, i) for i in range(len(prompts))], keep_logits=True,
+        seeds=[(0, i) for i in range(len(prompts))], keep_logits=True, sources=[source] * len(prompts),
     )  # fmt: skip
 
 
@@ -409,7 +412,7 @@ def test_cached_texts_of_the_core(target: specdec.Model, world: World) -> None:
         (ValueError, "neither the target nor a model that drafts", lambda: stranger.begin_with(0, text)),
         (ValueError, "neither the target nor a model", lambda: session.cached_text(0, world.draft.core)),
         (TypeError, r"expected specdec\._core\.Model", lambda: session.cached_text(0, 5)),
-        (TypeError, "cannot create", lambda: _core.CachedText()),
+        (TypeError, "missing required", lambda: _core.CachedText()),
     ]
     for error_type, message, call in refused:
         with pytest.raises(error_type, match=message):
@@ -463,16 +466,126 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
         first.cached_size(target.core)
 
 
+MODELS = {**VARIANTS, **{f"encoder-decoder {name}": config for name, config in ENCODER_DECODERS.items()}}
+
+
+def copied(text: _core.CachedText, piece: int) -> _core.CachedText:
+    """The text through its image, in pieces of this many bytes."""
+    size = text.image_sizes[1]
+    pieces = (text.image(at, min(piece, size - at)) for at in range(0, size, piece))
+    source = None if text.source is None else text.source.tolist()
+    return _core.CachedText(text.model, text.tokens, source, text.captures, text.shape, pieces)
+
+
 @pytest.mark.parametrize("cache_dtype", ["f32", "bf16", "int8"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", MODELS)
 def test_every_switch_of_a_model(variant: str, cache_dtype: Any) -> None:
-    """Windows, biases of positions, mixtures of experts and the others: a text continues bit for bit."""
-    config = VARIANTS[variant]
+    """Windows, states, sources and the others: a text continues bit for bit, also restored from bytes."""
+    config = MODELS[variant]
     model = build(config, random_tensors(config), cache_dtype=cache_dtype)
-    ids = [(7 * i + i * i) % config["n_vocab"] for i in range(60)]
-    first = open_session(model, ids[:30], n_new=20)
+    ids, source = [(7 * i + i * i) % config["n_vocab"] for i in range(60)], random_source(config)
+    first = open_session(model, ids[:30], n_new=20, source=source)
+    first.keep_snapshots(8, 1 << 30)
     prompt = [*ids[:30], *texts(first)[0], *ids[30:50]]
-    again = open_session(model, prompt, n_new=20)
-    assert again.begin_with(0, first.cached_text(0)) == 49
-    found, wanted = texts(again), texts(open_session(model, prompt, n_new=20))
-    assert found[0] == wanted[0] and np.array_equal(found[1], wanted[1])
+    text = first.cached_text(0)
+    wanted = texts(open_session(model, prompt, n_new=20, source=source))
+    for known in (text, copied(text, 1 << 20), copied(text, 777)):
+        for name in ("shape", "captures", "n_low", "snapshots", "n_bytes", "image_sizes"):
+            assert getattr(known, name) == getattr(text, name)
+        assert known.image(0, text.image_sizes[1]) == text.image(0, text.image_sizes[1])
+        again = open_session(model, prompt, n_new=20, source=source)
+        assert again.begin_with(0, known) == 49
+        found = texts(again)
+        assert found[0] == wanted[0] and np.array_equal(found[1], wanted[1])
+
+
+# --------------------------------------------------------------------------------------- files of the cache
+
+
+def test_only_equal_models_share_files(target: specdec.Model) -> None:
+    """Weights, formats, prefill and windows tell models apart; where they come from does not."""
+    config = VARIANTS["llama"]
+    tensors = random_tensors(config)
+    names = list(tensors)
+
+    def changed(name: str) -> Any:
+        values = tensors[name].copy()
+        values.flat[-1] += 0.25
+        return tensors | {name: values}
+
+    base = build(config, tensors)
+    assert digest_of(base) == digest_of(build(config, tensors))
+    others = [build(config, changed(name)) for name in names]
+    others += [build(config, tensors, dtype=dtype) for dtype in ("bf16", "int8", "int4")]
+    others += [build(config, tensors, cache_dtype="bf16"), build(config, tensors, prefill="blas")]
+    others += [build(config, tensors, dtype="bf16", prefill="tiles"), base.windowed(20)]
+    others += [build(config | {"norm_eps": 1e-6}, tensors)]
+    assert len({digest_of(model) for model in [base, *others]}) == len(others) + 1
+    packed = specdec.load(target.path)
+    assert digest_of(packed.core) == digest_of(target.core)
+
+
+@pytest.mark.slow
+def test_every_tensor_counts() -> None:
+    """Of every switch of a model: the digest changes with the last number of each tensor."""
+    for variant, config in MODELS.items():
+        tensors = random_tensors(config)
+        found = {build(config, tensors).digest()}
+        for name, tensor in tensors.items():
+            values = tensor.copy()
+            values.flat[-1] *= 1.5
+            found.add(build(config, tensors | {name: values}).digest())
+        assert len(found) == len(tensors) + 1, variant
+
+
+def stored(target: specdec.Model, prompt: list[int], folder: Path) -> Path:
+    """The file of a prompt."""
+    cache = PromptCache(path=folder)
+    specdec.generate(target, None, prompt, prompt_cache=cache, max_new_tokens=3)
+    cache.flush()
+    (path,) = folder.glob("*/*")
+    return path
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    """Change fields of the header of a file, with a right checksum."""
+    data = path.read_bytes()
+    n = int.from_bytes(data[8:16], "little")
+    header = json.dumps(json.loads(data[32 : 32 + n]) | changes).encode()
+    tokens = 4 * int.from_bytes(data[16:24], "little")
+    covered = header + data[32 + n : 32 + n + tokens]
+    sizes = len(header).to_bytes(8, "little") + data[16:24]
+    checksum = int(_core.checksums(covered)[0]).to_bytes(8, "little")
+    path.write_bytes(data[:8] + sizes + checksum + covered + data[32 + n + tokens :])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "0" * 24}, {"first": 7}, {"first": 32}, {"parent": "x"}, {"shape": [1, 2]}, {"extra": 1},
+        {"shape": [1, 0, 500, 0]}, {"shape": [0, 0, 0, 0]}, {"shape": [9, 161, 0, 0, 5]}, {"captures": [99]},
+        {"source": [1]}, {"panel_bytes": 0}, {"rest_bytes": 10}, {"shape": "x"}, {"panel_bytes": None},
+    ],
+)  # fmt: skip
+def test_impossible_headers(
+    target: specdec.Model, world: World, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    path = stored(target, world.ids[:150], tmp_path)
+    rewritten(path, **changes)
+    wanted = specdec.generate(target, None, world.ids[:150], max_new_tokens=3).tokens
+    cache = PromptCache(path=tmp_path)
+    with pytest.warns(UserWarning, match=rf"{path.name}: .*ignored by the prompt cache"):
+        found = specdec.generate(target, None, world.ids[:150], prompt_cache=cache, max_new_tokens=3)
+        cache.flush()
+    assert found.n_cached_tokens == 0 and found.tokens == wanted
+
+
+def test_stale_parts_are_removed(target: specdec.Model, world: World, tmp_path: Path) -> None:
+    """What a killed writer left is removed after an hour; what another one writes stays."""
+    path = stored(target, world.ids[:150], tmp_path)
+    old, new = (path.with_name(f".{i * 16}.part") for i in "ab")
+    for part in (old, new):
+        part.write_bytes(bytes(100))
+    os.utime(old, (1, 1))
+    PromptFiles(tmp_path, 1 << 30)._evict(0, set())
+    assert (path.exists(), old.exists(), new.exists()) == (True, False, True)

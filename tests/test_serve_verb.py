@@ -96,7 +96,8 @@ def test_options_reach_the_server(started: SimpleNamespace, tmp_path: Path) -> N
         "--max-n", "2", "--gamma", "auto",
         "--max-body-bytes", "1000", "--max-constraint-bytes", "10", "--drain-seconds", "1.5",
         "--recommended", "--stream-interval", "0",
-        "--host", "0.0.0.0", "--port", "9",
+        "--host", "0.0.0.0", "--port", "9", "--prompt-cache", str(tmp_path / "prompts"),
+        "--prompt-cache-bytes", "12345",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     service = started.service
@@ -109,6 +110,8 @@ def test_options_reach_the_server(started: SimpleNamespace, tmp_path: Path) -> N
     assert (limits.n_body_bytes, limits.n_constraint_bytes, limits.event_s) == (1000, 10, 0.0)
     assert (service.engine.n_slots, service.engine.n_text, service.engine.max_waiting) == (3, 99, 5)
     assert service.engine.closed
+    assert (tmp_path / "prompts").is_dir() and service.engine._prompt_cache._files.max_bytes == 12345
+    assert "--prompt-cache needs memory" in fails("--prompt-cache", str(tmp_path), "--cache-bytes", "0")
     options = started.options
     assert options["api_key"] == "secret" and options["drain_s"] == 1.5
     assert (options["host"], options["port"], options["log"]) == ("0.0.0.0", 9, None)

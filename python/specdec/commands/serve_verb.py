@@ -81,6 +81,13 @@ def _limit(name: str, text: str) -> Any:
 @number("--text-tokens", help="Most tokens of a sequence with its prompt (default: the context, up to 4096).")
 @number("--cache-bytes", default=2**30, help="Memory for the prefix cache; 0 disables it.", show_default=True)
 @click.option(
+    "--prompt-cache",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Folder that keeps the prefix cache on disk, for later and other servers.",
+)
+@number("--prompt-cache-bytes", default=2**33, help="Size of that folder.", show_default=True)
+@click.option(
     "--recommended",
     is_flag=True,
     help="Use the model authors' sampling settings where a request sets none.",
@@ -120,7 +127,7 @@ def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> No
     target = with_given_template(open_target(given), given["chat_template"])
     adapters = _adapters(target, given["adapters"], given["n_threads"])
     drafts = _drafts(target, given)
-    cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
+    cache = _cache(given["cache_bytes"], given["prompt_cache"], given["prompt_cache_bytes"])
     engine = Engine(
         target,
         drafts or None,
@@ -166,6 +173,12 @@ def _server() -> Any:
             "pip install 'specdec-cpu[serve]'"
         ) from error
     return Server
+
+
+def _cache(n_bytes: int, folder: str | None, disk_bytes: int) -> PromptCache | None:
+    if n_bytes == 0 and folder is not None:
+        raise InputError("--prompt-cache needs memory; expected --cache-bytes above 0")
+    return PromptCache(n_bytes, folder, max_disk_bytes=disk_bytes) if n_bytes else None
 
 
 def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specdec import _core
-from specdec.checks import check_integer
+from specdec.checks import check_integer, check_path
+from specdec.decoding.cached_tokens import CachedTokens
+from specdec.decoding.prompt_files import PANEL, PromptFiles
 from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, type_of
 from specdec.models.model import Model
 
 _DEFAULT_BYTES = 1 << 30
+_DEFAULT_DISK_BYTES = 8 << 30
 
 
 def check_prompt_cache(prompt_cache: object) -> None:
@@ -28,40 +29,15 @@ def check_prompt_cache(prompt_cache: object) -> None:
         raise InputError.of("prompt_cache", prompt_cache, expected, type_of(prompt_cache))
 
 
-_Text = tuple[_core.Model, NDArray[np.int32], tuple[int, ...] | None]
-"""(model, tokens [n_tokens], source of an encoder-decoder)."""
-
-
-def _text(model: _core.Model, tokens: Sequence[int], source: Sequence[int] | None) -> _Text:
-    return model, np.asarray(tokens, np.int32), None if source is None else tuple(source)
-
-
-def _reusable(n: int, n_low: int, snapshots: Sequence[int]) -> int:
-    """Return how many of n common tokens another text can begin with."""
-    return n if n >= n_low else max((at for at in snapshots if at <= n), default=0)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Entry:
     text: _core.CachedText
-    tokens: NDArray[np.int32]  # [n_tokens]
+    known: CachedTokens
     n_bytes: int
-    source: tuple[int, ...] | None
 
-    def begins(self, text: _Text, captures: Sequence[int]) -> int:
-        """Return how many tokens another text can copy, with the hidden states `captures`."""
-        if not set(captures) <= set(self.text.captures):
-            return 0
-        return _reusable(self.n_common(text), self.text.n_low, self.text.snapshots)
-
-    def n_common(self, text: _Text) -> int:
-        """Return the length of the common prefix with another text."""
-        model, tokens, source = text
-        if self.text.model is not model or self.source != source:
-            return 0
-        n = min(len(tokens), len(self.tokens))
-        different = np.flatnonzero(self.tokens[:n] != tokens[:n])
-        return int(different[0]) if different.size else n
+    def begins(self, model: _core.Model, wanted: CachedTokens) -> int:
+        """Return how many tokens another text of a model can copy."""
+        return self.known.begins(wanted) if self.text.model is model else 0
 
 
 class PromptCache:
@@ -86,8 +62,15 @@ class PromptCache:
     then start at its end.
 
     The least recently used texts are dropped when the total exceeds `max_bytes`. A text that continues
-    another replaces it. One cache may serve several models and threads. Pickles and copies are empty caches
-    of the same size.
+    another replaces it. One cache may serve several models and threads.
+
+    With a `path`, texts are also written to files of this folder, in the background, and serve later
+    processes of the same model: of equal weights, adapter, number formats and `prefill`, and of this version
+    of specdec (`docs/GENERATING.md`). Several processes may share a folder. Files with a common prefix store
+    it once. The least recently used are removed when they exceed `max_disk_bytes`. Files that are damaged or
+    not of a prompt cache are ignored with a warning, and so are texts that cannot be written.
+
+    Pickles and copies are empty caches of the same size and folder.
 
     Parameters
     ----------
@@ -95,6 +78,11 @@ class PromptCache:
         Maximum memory of keys and values. A token takes 2 · layers · key-value heads · head size numbers, of
         2 bytes each in a bf16 cache. Recurrent states and their snapshots, in f32, count once for each text
         that has them. A text that is larger than this is not kept.
+
+    path : path, optional
+        Folder for the files; created if it does not exist. None: memory only.
+    max_disk_bytes : int, default 8 GiB
+        Maximum size of the files, of all models together.
 
     Examples
     --------
@@ -105,14 +93,21 @@ class PromptCache:
     187
     """
 
-    def __init__(self, max_bytes: int = _DEFAULT_BYTES) -> None:
+    def __init__(
+        self, max_bytes: int = _DEFAULT_BYTES, path: str | os.PathLike[str] | None = None, *,
+        max_disk_bytes: int = _DEFAULT_DISK_BYTES,
+    ) -> None:  # fmt: skip
         self._max_bytes = check_integer("max_bytes", max_bytes, 0)
+        disk_bytes = check_integer("max_disk_bytes", max_disk_bytes, 0)
+        self._files = None if path is None else PromptFiles(check_path("path", path).absolute(), disk_bytes)
         self._lock = threading.Lock()
         self._entries: list[_Entry] = []  # the most recently used last
         self._promised = 0  # bytes of texts that are being copied
 
-    def __reduce__(self) -> tuple[type[PromptCache], tuple[int]]:
-        return PromptCache, (self._max_bytes,)
+    def __reduce__(self) -> tuple[Callable[..., PromptCache], tuple[()]]:
+        if (files := self._files) is None:
+            return partial(PromptCache, self._max_bytes), ()
+        return partial(PromptCache, self._max_bytes, files.path, max_disk_bytes=files.max_bytes), ()
 
     @property
     def max_bytes(self) -> int:
@@ -137,9 +132,21 @@ class PromptCache:
         return f"<specdec.PromptCache of {len(self)} texts, {self.n_bytes} of {self._max_bytes} bytes>"
 
     def clear(self) -> None:
-        """Drop all texts."""
+        """Drop all texts, and remove the files of the folder."""
         with self._lock:
             self._entries.clear()
+        if self._files is not None:
+            self._files.clear()
+
+    def flush(self) -> None:
+        """Wait until the texts so far are in the folder; at its end Python waits, too."""
+        if self._files is not None:
+            self._files.flush()
+
+    def prepare(self, model: _core.Model) -> None:
+        """Identify a model by its weights, if there is a folder: the first call for it reads all of them."""
+        if self._files is not None:
+            self._files.folder(model)
 
     def find(
         self, model: _core.Model, prompt: Sequence[int], source: Sequence[int] | None = None,
@@ -149,16 +156,28 @@ class PromptCache:
 
         `source` is the encoder's input; the text must have the hidden states `captures` for each token.
         """
-        wanted = _text(model, prompt, source)
+        wanted = CachedTokens.wanted(prompt, source, captures)
+        found = None
         with self._lock:
-            agreed = [entry.begins(wanted, captures) for entry in self._entries]
+            agreed = [entry.begins(model, wanted) for entry in self._entries]
             longest = max(agreed, default=0)
-            if longest == 0:
-                return None
-            # Ties go to the most recently used.
-            at = len(agreed) - 1 - agreed[::-1].index(longest)
-            self._entries.append(self._entries.pop(at))
-            return self._entries[-1].text
+            if longest > 0:
+                # Ties go to the most recently used.
+                at = len(agreed) - 1 - agreed[::-1].index(longest)
+                self._entries.append(self._entries.pop(at))
+                found = self._entries[-1].text
+        # A file must save a panel of tokens, or the encoding of a source.
+        least = 1 if longest == 0 and source is not None else longest + PANEL
+        if self._files is None or len(wanted.tokens) < least:
+            return found
+        text = self._files.find(model, wanted, least)
+        if text is None:
+            return found
+        known = CachedTokens.of(text)
+        with self._lock:
+            if self._promise(model, known, text.n_bytes):
+                self._take(text, known, text.n_bytes)
+        return text
 
     def keep(
         self, model: _core.Model, tokens: Sequence[int], n_bytes: int, n_low: int,
@@ -170,25 +189,14 @@ class PromptCache:
         `tokens` are the computed ones. `copy` makes the copy to keep, of `n_bytes`; others can reuse at least
         `n_low` tokens of it, or as many as a snapshot has. `source` and `captures` are as in `find`.
         """
-        known = _text(model, tokens, source)
+        known = replace(
+            CachedTokens.wanted(tokens, source, captures), n_low=n_low, snapshots=tuple(snapshots)
+        )
         if not len(tokens):
             return
         with self._lock:
-            for at, entry in enumerate(self._entries):
-                if entry.begins(known, captures) == len(tokens):
-                    self._entries.append(self._entries.pop(at))
-                    return
-            if n_bytes > self._max_bytes - self._promised:
+            if not self._promise(model, known, n_bytes):
                 return
-            self._entries = [
-                entry
-                for entry in self._entries
-                if not _reusable(entry.n_common(known), n_low, snapshots) == len(entry.tokens)
-                or not set(entry.text.captures) <= set(captures)
-            ]
-            while self._used() + n_bytes > self._max_bytes:
-                del self._entries[0]
-            self._promised += n_bytes
         text: Any = None
         try:
             text = copy()
@@ -196,9 +204,41 @@ class PromptCache:
             pass  # out of memory: do not keep it
         finally:
             with self._lock:
-                self._promised -= n_bytes
-                if text is not None:
-                    self._entries.append(_Entry(text, text.tokens, n_bytes, known[2]))
+                self._take(text, known, n_bytes)
+        if text is not None and self._files is not None:
+            self._files.keep(text)
+
+    def _promise(self, model: _core.Model, known: CachedTokens, n_bytes: int) -> bool:
+        """Make room for a text, unless the cache has it or it does not fit."""
+        for at, entry in enumerate(self._entries):
+            if entry.begins(model, known) == len(known.tokens):
+                self._entries.append(self._entries.pop(at))
+                return False
+        if n_bytes > self._max_bytes - self._promised:
+            return False
+        self._drop(
+            entry
+            for entry in self._entries
+            if entry.text.model is model
+            and known.reusable(known.n_common(entry.known)) == len(entry.known.tokens)
+            and set(entry.known.captures) <= set(known.captures)
+        )
+        while self._used() + n_bytes > self._max_bytes:
+            self._drop(self._entries[:1])
+        self._promised += n_bytes
+        return True
+
+    def _take(self, text: _core.CachedText | None, known: CachedTokens, n_bytes: int) -> None:
+        """Add a text for which room was made; None: give up the room."""
+        self._promised -= n_bytes
+        if text is not None:
+            self._entries.append(_Entry(text, replace(known, tokens=text.tokens), n_bytes))
+
+    def _drop(self, entries: Iterable[_Entry]) -> None:
+        for entry in list(entries):
+            self._entries.remove(entry)
+            if self._files is not None:
+                self._files.drop(entry.text)
 
     def _used(self) -> int:
         return self._promised + sum(entry.n_bytes for entry in self._entries)
@@ -209,6 +249,8 @@ class PrefixCacheAdapter:
 
     def __init__(self, cache: PromptCache, target: Model, draft: Draft | None) -> None:
         self._cache, self._target, self._draft = cache, target, draft
+        for model in self._readers(target):
+            cache.prepare(model.core)
 
     def _readers(self, own: Model) -> list[Model]:
         """Return the models that process a text of a model, including itself."""
