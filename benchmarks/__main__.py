@@ -9,7 +9,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import adaptive, drafts, engine, harness, kernels, mtp, paper_pair, peers, products, serving
+from benchmarks import (
+    adaptive,
+    drafts,
+    engine,
+    harness,
+    kernels,
+    mtp,
+    paper_pair,
+    peers,
+    products,
+    prompt_caches,
+    serving,
+)
 from benchmarks.interleaved import Options
 from benchmarks.report import Report, machine_name, result_folder
 
@@ -23,6 +35,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "mtp": (mtp.mtp, mtp.mtp_options),
     "drafts": (drafts.drafts, drafts.drafts_options),
     "adaptive": (adaptive.adaptive, adaptive.adaptive_options),
+    "prompt-caches": (prompt_caches.prompt_caches, prompt_caches.prompt_caches_options),
     "serving": (serving.serving, serving.serving_options),
     "peers": (peers.forwards, peers.forwards_options),
     "peers-pairs": (peers.pairs, peers.pairs_options),

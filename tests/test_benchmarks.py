@@ -129,6 +129,7 @@ TOY = {
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
     "drafts": "--tokens 4 --drafts random --texts list --gamma 2 --temperature 1",
     "adaptive": "--tokens 4 --batch 1 3 --gamma 2 --temperature 1 --repeats 1 --cold",
+    "prompt-caches": "--pairs eight+eight-draft --prompt 100 --dtypes f32",
     "products": "--models eight --dtypes f32 bf16 int8 --rows 1 3",
 }
 
