@@ -320,7 +320,8 @@ static void fill_norms(sd_model* model) {
 static void fill_scales(sd_model* model) {
     const sd_mixer_sizes* s = &model->config.mixers;
     const sd_recurrent_columns at = sd_recurrent_columns_of(s, SD_MIXER_MAMBA2);
-    for (int i = 0; model->channel_scales != NULL && i < at.n_channels; i++)
+    int n = recurrent_channels(&model->config);
+    for (int i = 0; model->channel_scales != NULL && i < n; i++)
         model->channel_scales[i] = i < at.n_keys       ? s->query_scale
                                    : i < 2 * at.n_keys ? s->key_scale
                                                        : s->value_scale;
