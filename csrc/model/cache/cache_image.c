@@ -97,7 +97,7 @@ static sd_status check_shape(const sd_model* model, const sd_image_shape* s, con
     for (int i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= c->n_vocab)
             return sd_fail(SD_ERR_VALUE, "token %d is %d, expected 0 to %d", i, tokens[i], c->n_vocab - 1);
-    int has_snapshots = !sd_all_attend(c), last = 0;
+    int has_snapshots = sd_any_has_mixer(c), last = 0;
     int fits = s->n_tree >= 1 && s->n_tree <= MOST_TREE && s->n_prompt >= 0 && s->n_prompt <= n;
     fits &= 0 <= s->n_window_low && s->n_window_low <= s->n_low && s->n_low <= n;
     fits &= s->n_snapshots == 0 || has_snapshots;
