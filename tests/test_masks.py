@@ -1,4 +1,4 @@
-"""Settings that mask tokens by the text so far: exact for every rule, draft tree, batch and engine."""
+"""Settings that mask or penalize tokens by the text: exact for every rule, draft tree, batch and engine."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ Settings = dict[str, Any]
 MASKS: dict[str, Settings] = {
     "min_tokens": {"min_tokens": 2, "stop": [1, 4]}, "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
     "bad_words": {"bad_words": [[2], [1, 3, 4], [4, 4], [3, 1]]},
+    "dry_multiplier":
+        {"dry_multiplier": 3.0, "dry_allowed_length": 1, "dry_sequence_breakers": [[2], [4, 4]]},
 }  # fmt: skip
 """For each setting, values that matter after `PROMPT`."""
 DRAFTS: dict[str, Any] = {

@@ -45,7 +45,9 @@ def decode(model: specdec.Model, choose: Any) -> list[int]:
 ADJUSTMENTS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.3}, {"repetition_penalty": 0.8}, {"logit_bias": {7: 2.5, 30: -1.0}},
     {"repetition_penalty": 1.2, "logit_bias": {EOS: -math.inf, 9: 1.0, 60: 0.5}}, {"presence_penalty": 1.5},
-    {"frequency_penalty": 0.7},
+    {"frequency_penalty": 0.7}, {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": []},
+    {"dry_multiplier": 2.0, "dry_base": 1.2, "dry_allowed_length": 0, "dry_penalty_last_n": 9,
+     "dry_sequence_breakers": [[30, 9], [44]], "repetition_penalty": 1.1, "logit_bias": {9: 1.0}},
     {"frequency_penalty": -0.2, "presence_penalty": 0.4, "repetition_penalty": 1.1, "logit_bias": {9: 1.0}},
 ]  # fmt: skip
 

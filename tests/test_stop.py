@@ -161,7 +161,8 @@ def test_stop_strings_see_special_tokens(data: st.DataObject) -> None:
     others |= st.text(alphabet="ab.", min_size=1, max_size=5)
     strings = data.draw(st.lists(parts | others, min_size=1, max_size=4, unique=True))
     cuts = data.draw(st.lists(st.integers(0, len(tokens)), max_size=5))
-    rules = StopRules.parse(strings, n_vocab=61, tokenizer=NAMED, eos_ids=[EOS])
+    included = data.draw(st.booleans())
+    rules = StopRules.parse(strings, n_vocab=61, tokenizer=NAMED, eos_ids=[EOS], included=included)
     sequence, given_out = NewText(StreamDecoder(NAMED), rules, 100, "length"), ""
     ends = sorted({*cuts, len(tokens)})
     for begin, end in zip([0, *ends], ends, strict=False):
@@ -171,6 +172,8 @@ def test_stop_strings_see_special_tokens(data: st.DataObject) -> None:
         if sequence.finish_reason is not None:
             break
     n_kept, text, stop = first_end(tokens, strings)
+    if included and isinstance(stop, str):
+        text += stop
     assert (len(sequence.tokens), sequence.text, sequence.stop) == (n_kept, text, stop)
     if stop is None:  # no more than the beginning of a stop string is held back
         held = text[len(given_out) :]
@@ -185,13 +188,41 @@ def test_a_stop_string_that_names_a_token_is_its_id() -> None:
     assert StopRules.parse("<|end|>", n_vocab=30, tokenizer=NAMED).ids == frozenset()  # the model has none
 
 
+@pytest.mark.parametrize("included", [False, True])
+@pytest.mark.parametrize(
+    ("new", "stop", "text", "end"),
+    [
+        ([32, 12, 31], [], "a{12}<|e", None), ([12, 30], ["<|end|>"], "{12}", "<|end|>"),
+        ([12, EOS], [], "{12}", EOS), ([31, 12, 12], ["e{12}{12}"], "<|", "e{12}{12}"),
+        ([12, 31, 30], ["{12}<|e<|end|>"], "", "{12}<|e<|end|>"),
+    ],
+)  # fmt: skip
+def test_names_of_special_tokens_are_text(
+    new: list[int], stop: list[str], text: str, end: str | int | None, included: bool
+) -> None:
+    """In which stop strings are searched; a stop token that is included is written as its name."""
+    piece = NAMED.text_bytes(12).decode()
+    stop, text = [one.replace("{12}", piece) for one in stop], text.replace("{12}", piece)
+    end = end.replace("{12}", piece) if isinstance(end, str) else end
+    rules = StopRules.parse(stop, n_vocab=61, tokenizer=NAMED, eos_ids=[EOS], included=included)
+    if included:
+        text += end if isinstance(end, str) else {None: "", EOS: "</s>"}[end]
+    for cut in range(len(new) + 1):
+        sequence = NewText(StreamDecoder(NAMED, names=True), rules, 100, "length")
+        for part in (new[:cut], new[cut:]):
+            if part:
+                sequence.extend(part)
+        assert (sequence.text, sequence.stop) == (text, end)
+
+
 def with_tokenizer(model: specdec.Model, tokenizer: ToyTokenizer) -> specdec.Model:
     return specdec.Model(model.core, model.config, tokenizer, model.path, model.architecture)
 
 
 def test_all_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
     """By its name, or by itself if it ends texts, for a token inside a block of accepted tokens."""
-    prompt, options = [5, 9, 5], {"max_new_tokens": 60, "ignore_eos": True}
+    prompt = [5, 9, 5]
+    options: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
     free = specdec.generate(*pair, prompt, gamma=4, **options)  # type: ignore[call-overload]
     at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
     tokenizer = NamedTokenizer({free.tokens[at]: b"<|im_end|>"})
@@ -208,6 +239,14 @@ def test_all_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec
             generation = engine.submit(prompt, stop=[string], **options)  # type: ignore[arg-type]
             assert "".join(piece.text for piece in generation) == text
             assert generation.result().stop == string
+        for drafter in (drafting, None):
+            out = specdec.generate(
+                named, drafter, prompt, stop=[string], include_stop_str_in_output=True, **options
+            )
+            assert (out.tokens, out.text, out.stop) == (wanted[0], text + string, string)
+            out = specdec.generate(named, drafter, prompt, skip_special_tokens=False, **options)
+            rest = tokenizer.decode(free.tokens[at + 1 :])
+            assert free.tokens[at] in free.tokens[at + 1 :] or out.text == f"{before}<|im_end|>{rest}"
     found = specdec.beam_search(named, drafting, prompt, width=1, stop="<|im_end|>", **options).best  # type: ignore[arg-type]
     assert (found.tokens, found.text, found.finish_reason) == (free.tokens[: at + 1], before, "stop")
     with pytest.raises(InputError, match="not a special token"):
@@ -265,6 +304,11 @@ def test_stops_end_speculative_plain_and_naive_decoding_alike(
         assert "".join(stream) == out.text
         assert stream.result.tokens == out.tokens
         assert sum(round_.kept for round_ in out.trace.rounds) == len(out.tokens)
+        included = specdec.generate(
+            target, drafter, prompt, gamma=gamma, include_stop_str_in_output=True, **options
+        )
+        text = f"{out.text}{out.stop}" if isinstance(out.stop, str) else TOKENIZER.decode(out.tokens)
+        assert (included.tokens, included.text, included.stop) == (out.tokens, text, out.stop)
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3, 8])

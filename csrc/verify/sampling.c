@@ -35,6 +35,12 @@ static int are_tokens(const int32_t* tokens, int n, int n_vocab) {
     return 1;
 }
 
+static int are_sorted(const sd_sequences* s) {
+    for (int i = 1; i < s->n; i++)
+        if (s->tokens[sd_sequences_begin(s, i)] < s->tokens[sd_sequences_begin(s, i - 1)]) return 0;
+    return 1;
+}
+
 static int is_sound(const sd_sampling* s, const sd_sampling_field* field, int n_vocab) {
     const void* value = value_of(s, field);
     const sd_biases* biases = value;
@@ -44,7 +50,8 @@ static int is_sound(const sd_sampling* s, const sd_sampling_field* field, int n_
     case SD_SAMPLING_INTEGER: return *(const int*)value >= 0;
     case SD_SAMPLING_BIASES: return are_tokens(biases->tokens, biases->n, n_vocab);
     case SD_SAMPLING_SEQUENCES:
-        return sequences->n == 0 || are_tokens(sequences->tokens, sequences->ends[sequences->n - 1], n_vocab);
+        return are_tokens(sequences->tokens, sd_sequences_begin(sequences, sequences->n), n_vocab) &&
+               are_sorted(sequences);
     }
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Sampling settings: how the logits of one model become a distribution. */
 #pragma once
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,12 +14,15 @@ typedef struct sd_biases {
     float* values;   /* [n], −infinity to forbid a token */
 } sd_biases;
 
-/* Token sequences; arrays owned by the creator. */
+/* Token sequences, sorted by their first tokens; arrays owned by the creator. */
 typedef struct sd_sequences {
     int n;
     int32_t* ends;   /* [n] sequence i is tokens[ends[i − 1]] to tokens[ends[i] − 1], never empty */
     int32_t* tokens; /* [ends[n − 1]] */
 } sd_sequences;
+
+/* Index of the first token of sequence i in `tokens`; of sequence n: the number of all tokens. */
+static inline int sd_sequences_begin(const sd_sequences* s, int i) { return i > 0 ? s->ends[i - 1] : 0; }
 
 /* The fields of specdec.Sampling, which checks their ranges. They apply in this order: penalties, biases and
  * masks (adjustment.h), temperature, top-k, nucleus, min-p.
@@ -40,6 +44,13 @@ typedef struct sd_sampling {
     /* Finite; subtracted from the logits of generated tokens: once, and once per occurrence (OpenAI's
      * definition); 0: none. */
     double presence_penalty, frequency_penalty;
+    /* DRY as in llama.cpp: a token that would extend a repetition of n ≥ dry_allowed_length tokens loses
+     * dry_multiplier · dry_base^(n − dry_allowed_length); ≥ 0, 0: none. dry_base ≥ 1. */
+    double dry_multiplier, dry_base;
+    /* dry_penalty_last_n: number of last tokens that are searched for repetitions. */
+    int dry_allowed_length, dry_penalty_last_n;
+    /* Repetitions do not cross these sequences. */
+    sd_sequences dry_sequence_breakers;
     /* Added to logits. */
     sd_biases logit_bias;
     /* Minimum number of new tokens before a token that ends a text; 0: none. */
@@ -55,17 +66,22 @@ typedef struct sd_sampling {
 
 /* Table of the fields: F(type, name, neutral value, whether it changes logits). The binding, errors and
  * checks use it. */
-#define SD_SAMPLING_TABLE(F)               \
-    F(REAL, temperature, 0.0, 0)           \
-    F(INTEGER, top_k, 0, 0)                \
-    F(REAL, top_p, 1.0, 0)                 \
-    F(REAL, min_p, 0.0, 0)                 \
-    F(REAL, repetition_penalty, 1.0, 1)    \
-    F(REAL, presence_penalty, 0.0, 1)      \
-    F(REAL, frequency_penalty, 0.0, 1)     \
-    F(BIASES, logit_bias, {0}, 1)          \
-    F(INTEGER, min_tokens, 0, 1)           \
-    F(INTEGER, no_repeat_ngram_size, 0, 1) \
+#define SD_SAMPLING_TABLE(F)                    \
+    F(REAL, temperature, 0.0, 0)                \
+    F(INTEGER, top_k, 0, 0)                     \
+    F(REAL, top_p, 1.0, 0)                      \
+    F(REAL, min_p, 0.0, 0)                      \
+    F(REAL, repetition_penalty, 1.0, 1)         \
+    F(REAL, presence_penalty, 0.0, 1)           \
+    F(REAL, frequency_penalty, 0.0, 1)          \
+    F(REAL, dry_multiplier, 0.0, 1)             \
+    F(REAL, dry_base, 1.75, 0)                  \
+    F(INTEGER, dry_allowed_length, 2, 0)        \
+    F(INTEGER, dry_penalty_last_n, INT_MAX, 0)  \
+    F(SEQUENCES, dry_sequence_breakers, {0}, 0) \
+    F(BIASES, logit_bias, {0}, 1)               \
+    F(INTEGER, min_tokens, 0, 1)                \
+    F(INTEGER, no_repeat_ngram_size, 0, 1)      \
     F(SEQUENCES, bad_words, {0}, 1)
 
 /* The C types of fields: double, int, sd_biases, sd_sequences. */
@@ -99,5 +115,5 @@ int sd_sampling_uses(const sd_sampling* sampling, const sd_sampling_field* field
 /* Is a field that changes logits in use? */
 int sd_sampling_changes_logits(const sd_sampling* sampling);
 
-/* Check that numbers are finite and tokens below n_vocab, as specdec.Sampling has done. */
+/* Check that numbers are finite, tokens below n_vocab and sequences sorted, as specdec.Sampling has done. */
 sd_status sd_sampling_check(const sd_sampling* sampling, int n_vocab);

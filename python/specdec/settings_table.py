@@ -95,9 +95,9 @@ def integer(
     return Setting(default, check, value_type=int, **more).row()
 
 
-def flag(**more: Any) -> Any:
-    """Make a row whose value is a bool, False by default."""
-    return Setting(False, check_flag, **more).row()
+def flag(default: bool = False, **more: Any) -> Any:
+    """Make a row whose value is a bool."""
+    return Setting(default, check_flag, **more).row()
 
 
 def choice(default: str, words: tuple[str, ...], **more: Any) -> Any:

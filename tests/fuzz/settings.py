@@ -73,7 +73,9 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
         "logit_bias": (0.2, biases),
         "no_repeat_ngram_size": (0.15, st.integers(2, 4)),
         "bad_words": (0.15, words),
-    }
+        "dry_multiplier": (0.2, 0.0, 0.8, 3.0), "dry_base": (0.1, 1.0, 1.2, 1.75, 1e30),
+        "dry_penalty_last_n": (0.1, st.integers(0, 12)), "dry_sequence_breakers": (0.15, words),
+    }  # fmt: skip
     for name, row in table_of(specdec.Sampling).items():
         if greedy and (name == "temperature" or row.truncates):
             values.pop(name, None)
@@ -82,7 +84,10 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
             low, high = row.served
             numbers: Any = st.integers if row.value_type is int else st.floats
             values[name] = (0.15, numbers(low, min(high, low + 6)))
-    return draws.fields(**values)
+    found: dict[str, Any] = draws.fields(**values)
+    if "dry_multiplier" in found:  # the defaults depend on the tokenizer
+        found.setdefault("dry_sequence_breakers", [])
+    return found
 
 
 def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[str, Any]:

@@ -77,12 +77,16 @@ def generate(
     temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
     min_p: float | None = None, repetition_penalty: float | None = None,
     presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    dry_multiplier: float = 0.0, dry_base: float = 1.75, dry_allowed_length: int = 2,
+    dry_penalty_last_n: int | None = None,
+    dry_sequence_breakers: Sequence[str | Sequence[int]] | None = None,
     logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
     draft_sampling: Sampling | None = None, transform: Transform | None = None,
     schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
     verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    include_stop_str_in_output: bool = False, skip_special_tokens: bool = True,
     n_threads: int | None = None, prompt_cache: PromptCache | None = None,
     logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
     prompt_logprobs: int | None = None, ignore_eos: bool = False,
@@ -133,7 +137,8 @@ def generate(
     max_new_tokens : int or None, default 200
         Maximum number of new tokens, at least 1; None continues until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
-    min_tokens, no_repeat_ngram_size, bad_words
+    min_tokens, no_repeat_ngram_size, bad_words, dry_multiplier, dry_base, dry_allowed_length
+    dry_penalty_last_n, dry_sequence_breakers
         Sampling settings, see `Sampling`. Temperature 0 is the argmax.
     draft_sampling : Sampling, optional
         The draft's own settings (section 6 of the paper); by default the target's. They change the acceptance
@@ -177,6 +182,10 @@ def generate(
         token also matches the token itself: ``<|im_end|>`` matches that id, ``END<|im_end|>`` three letters
         followed by it; if a string has several names, all match as tokens or all as text. The target's
         `Model.eos_ids` always stop, except with `ignore_eos`.
+    include_stop_str_in_output : bool, default False
+        End the text with the stop string, or with the text of the stop id, as in vLLM.
+    skip_special_tokens : bool, default True
+        Leave special tokens out of the text; False writes them as their names.
     n_threads : int, optional
         Number of compute threads; by default `SPECDEC_NUM_THREADS`, or the CPUs this process may use. It
         does not change the output.
@@ -274,12 +283,16 @@ def stream(
     temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
     min_p: float | None = None, repetition_penalty: float | None = None,
     presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    dry_multiplier: float = 0.0, dry_base: float = 1.75, dry_allowed_length: int = 2,
+    dry_penalty_last_n: int | None = None,
+    dry_sequence_breakers: Sequence[str | Sequence[int]] | None = None,
     logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
     draft_sampling: Sampling | None = None, transform: Transform | None = None,
     schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
     verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    include_stop_str_in_output: bool = False, skip_special_tokens: bool = True,
     n_threads: int | None = None, prompt_cache: PromptCache | None = None,
     logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
     prompt_logprobs: int | None = None, ignore_eos: bool = False,

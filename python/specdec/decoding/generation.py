@@ -16,7 +16,7 @@ from specdec.decoding.result import Result
 from specdec.decoding.scheduler import Sequence
 from specdec.display.rounds import FinishReason
 from specdec.errors import InputError, NotFiniteError
-from specdec.models.score import TopLogProbs, top_pairs
+from specdec.models.score import Score, TopLogProbs, top_pairs
 from specdec.trace import Round
 from specdec.verification.rules import DecodingRule
 
@@ -274,6 +274,10 @@ class Generation:
                 await event.wait()
         finally:
             self._waiters.remove(waiter)
+
+    def prompt_score(self, index: int) -> Score | None:
+        """Return the log-probabilities of a sample's prompt once it has a slot; None unless requested."""
+        return self.samples[index].score
 
     def _is_news(self) -> bool:
         return self.done or any(sample.has_news for sample in self.samples)

@@ -137,6 +137,8 @@ class DecodingOptions(Sampling):
     stop: Stop = other(
         None, flag="TEXT", many=True, help="Stop before this text or special token; may be repeated."
     )
+    include_stop_str_in_output: bool = flag()
+    skip_special_tokens: bool = flag(True)
     n_threads: int | None = integer(
         None, 1, MAX_THREADS, scope="engine", flag="N",
         help="Default: SPECDEC_NUM_THREADS, or the available CPUs.",
@@ -249,6 +251,8 @@ class TextOptions(SamplingOptions, total=False):
     verify: DecodingRule
     lenience: float
     stop: Stop
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
     logprobs: int | None
     logprobs_of: LogprobsOf
     prompt_logprobs: int | None

@@ -68,8 +68,11 @@ class PromptIds:
             return None
         return target.source_tokenizer.tokenizer.decode(self.source)
 
-    def stream_decoder(self, model: Model) -> StreamDecoder | None:
-        """Return a decoder of the new tokens; it keeps a leading space if text precedes it."""
+    def stream_decoder(self, model: Model, *, names: bool = False) -> StreamDecoder | None:
+        """Return a decoder of the new tokens; it keeps a leading space if text precedes it.
+
+        `names`: write special tokens as their names.
+        """
         tokenizer = model.tokenizer
         if tokenizer is None:
             return None
@@ -77,7 +80,7 @@ class PromptIds:
             continuing = any(tokenizer.text_bytes(token) for token in self.text_ids)
         else:
             continuing = bool(tokenizer.decode(self.text_ids))
-        return StreamDecoder(tokenizer, continuing=continuing)
+        return StreamDecoder(tokenizer, continuing=continuing, names=names)
 
 
 def _fitting_ids(target: Model, prompt: Any, name: str) -> list[int]:

@@ -27,6 +27,7 @@ from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import ConstraintError, InputError, number_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
+from specdec.models.tokenizer import ByteTokenizer
 from specdec.verification.rules import DecodingRule, Rule
 from specdec.verification.sampling import TRUNCATIONS, Sampling
 
@@ -89,7 +90,13 @@ class Request:
         ends: tuple[int, ...] = () if options.ignore_eos else self.target.eos_ids
         if chat is not None and not options.ignore_eos:
             ends = (*ends, *self.target.chat_end_ids)
-        self.stop = StopRules.parse(options.stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=ends)
+        included = options.include_stop_str_in_output
+        self.stop = StopRules.parse(
+            options.stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=ends, included=included
+        )
+        if not (options.skip_special_tokens or isinstance(tokenizer, ByteTokenizer | None)):
+            expected = "True, as the tokenizer does not list its special tokens"
+            raise InputError.of("skip_special_tokens", False, expected)
         prompts = _prompt_ids(self.target, given, self.is_batch, chat, decoder_prompt)
         self.prompts = [ids for ids in prompts for _ in range(n)]
         self.constraint = constraint_of(options, self.target, sorted(ends))

@@ -39,7 +39,8 @@ class Sequence(NewText):
         self.request, self.index, self.settings = request, index, settings
         self.prompt = request.prompts[index]
         self.model = request.model(index)
-        super().__init__(self.prompt.stream_decoder(request.target), request.stop, *request.limit(index))
+        decoder = self.prompt.stream_decoder(request.target, names=not request.options.skip_special_tokens)
+        super().__init__(decoder, request.stop, *request.limit(index))
         self.slot: int | None = None
         self.rounds: list[Round] = []
         self.prefill_s = 0.0  # of all prompts processed together with this one

@@ -20,18 +20,19 @@ class StopRules:
     The text ends before the first of the `strings` to be completed, or the first of the token `ids`; `names`
     are those ids that were given as strings. Special tokens have no text, so a stop string that contains the
     name of one is searched twice: as text, and with each name replaced by the token, in the `spelling` of
-    special tokens. A string that is exactly one name is also a stop id.
+    special tokens. A string that is exactly one name is also a stop id. `included`: the text ends after them.
     """
 
     strings: tuple[str, ...] = ()
     ids: frozenset[int] = frozenset()
     names: Mapping[int, str] = field(default_factory=dict)
     spelling: MarkSpelling = field(default_factory=MarkSpelling, compare=False)
+    included: bool = False
 
     @classmethod
     def parse(
         cls, stop: str | int | Iterable[str | int] | None, *, n_vocab: int, tokenizer: Tokenizer | None,
-        eos_ids: Iterable[int] = (),
+        eos_ids: Iterable[int] = (), included: bool = False,
     ) -> StopRules:  # fmt: skip
         """Validate the `stop` argument of a call, and add `eos_ids`, the end-of-text ids."""
         stop = plain(stop)
@@ -59,14 +60,14 @@ class StopRules:
             else:
                 ids.add(token)
         if tokenizer is None or not strings:
-            return cls((), frozenset(ids))
+            return cls((), frozenset(ids), included=included)
         special = special_tokens_of(tokenizer)
         in_strings = (name for name in special if any(name in string for string in strings))
         named = {name: special[name] for name in in_strings if special[name] < n_vocab}
         given = {token for token in map(as_integer, entries) if token is not None}
         names = {named[one]: one for one in strings if one in named and named[one] not in given}
         spelling = MarkSpelling.of(special, named) if named else MarkSpelling()
-        return cls(tuple(dict.fromkeys(strings)), frozenset(ids | names.keys()), names, spelling)
+        return cls(tuple(dict.fromkeys(strings)), frozenset(ids | names.keys()), names, spelling, included)
 
 
 class StopScanner:
@@ -75,11 +76,15 @@ class StopScanner:
     The first string to be *completed* wins; among several completed by the same character, the longest. So
     the outcome does not depend on the boundaries of the pieces: text in rounds of accepted drafts ends where
     plain decoding ends it. `spelling` writes each special token as one character, which is not part of the
-    text. Strings that contain names of special tokens are also searched in this spelling.
+    text. Strings that contain names of special tokens are also searched in this spelling. If `included`, the
+    text ends with the string.
     """
 
-    def __init__(self, strings: Iterable[str], spelling: MarkSpelling | None = None) -> None:
+    def __init__(
+        self, strings: Iterable[str], spelling: MarkSpelling | None = None, *, included: bool = False
+    ) -> None:
         self.match: str | None = None
+        self._included = included
         self.strings = tuple(strings)
         self._spelling = spelling or MarkSpelling()
         spelled = {self._spelling.spell(string): string for string in self.strings}
@@ -91,7 +96,7 @@ class StopScanner:
         self._waiting: list[str] = []
 
     def feed(self, piece: str) -> str | None:
-        """Append `piece`; return the stop string it completes, if any: the text ends before that."""
+        """Append `piece`; return the stop string it completes, if any, where the text ends."""
         if self.match is not None:
             raise ValueError("the text has already ended")
         if not self.strings:
@@ -114,6 +119,7 @@ class StopScanner:
                 begin, self.match = min(found)
                 waiting = "".join(self._waiting)
                 self._waiting, self._n_held = [waiting[: len(waiting) - len(text) + begin]], 0
+                self._waiting += [self.match] * self._included
                 return self.match
         held = [(self._tail, string) for string in self.strings]
         held += [(self._marked_tail, spelled) for spelled in self._with_marks]
@@ -121,9 +127,13 @@ class StopScanner:
         self._n_held = max((len(self._spelling.without_marks(end)) for end in ends), default=0)
         return None
 
+    def end_with(self, text: str) -> None:
+        """Append the last text, in which no stop string is searched."""
+        self._waiting.append(text)
+
     @property
     def text(self) -> str:
-        """Text so far, without the stop string."""
+        """Text so far, without a stop string that is not included."""
         return "".join(self._taken + self._waiting)
 
     def take(self, *, final: bool = False) -> str:
@@ -150,7 +160,7 @@ class NewText:
         self.finish_reason: FinishReason | None = None
         self.stop: str | int | None = None
         self._decoder, self._rules, self._limit, self._limit_reason = decoder, stop, limit, limit_reason
-        self._scanner = StopScanner(stop.strings, stop.spelling)
+        self._scanner = StopScanner(stop.strings, stop.spelling, included=stop.included)
         self._ended_by_id = False
         self._n_read = 0  # decoded tokens
         self._whole = False  # whether the decoder has been flushed
@@ -185,10 +195,12 @@ class NewText:
         """Decode new tokens and search for stop strings; without stop strings, only when the text is read."""
         if self._decoder is None or self._whole or self._scanner.match is not None:
             return
-        end = len(self.tokens) - self._ended_by_id  # a stop id has no text
+        end = len(self.tokens) - self._ended_by_id  # no stop string is searched in the text of a stop id
         piece = self._decoded(self.tokens[self._n_read : end]) if end > self._n_read else ""
-        self._n_read = end
+        self._n_read, last = end, ""
         if self.finish_reason is not None:
+            if self._ended_by_id and self._rules.included:
+                last = self._decoder.feed(self.tokens[-1:]) or (isinstance(self.stop, str) * str(self.stop))
             # The rest of an incomplete character is text too: it may complete a stop string.
             piece += self._decoder.finish()
             self._whole = True
@@ -196,6 +208,8 @@ class NewText:
             piece += self._rules.spelling.mark(self.tokens[-1])  # it may complete a longer stop string
         if self._scanner.feed(piece) is not None:
             self.finish_reason, self.stop = "stop", self._scanner.match
+        else:
+            self._scanner.end_with(last)
 
     def _decoded(self, tokens: list[int]) -> str:
         """Return the text that tokens complete, with marks for special tokens if stop strings name some."""

@@ -17,11 +17,11 @@ from specdec.decoding.engine import Engine
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.tokenizer import (
-    ByteTokenizer,
     MarkSpelling,
     StreamDecoder,
     Tokenizer,
     special_tokens_of,
+    token_texts,
     why_no_tokenizer,
 )
 from specdec.serve.bodies import RequestError
@@ -84,22 +84,14 @@ class TokenTexts:
     """Texts of single tokens; special tokens have their names as text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._names = {}
-        if isinstance(tokenizer, ByteTokenizer):
-            self._names = {token: name for name, token in tokenizer.special_tokens().items()}
+        self._texts = token_texts(tokenizer)
 
     def utf8(self, token: int) -> bytes:
         """Return the bytes of a token, which may be part of a character."""
-        if token in self._names:
-            return self._names[token].encode("utf-8")
-        if isinstance(self._tokenizer, ByteTokenizer):
-            return self._tokenizer.text_bytes(token)
-        return self._tokenizer.decode([token]).encode("utf-8", "replace")
+        return self._texts[token] if token < len(self._texts) else b""
 
     def longest(self, n_vocab: int) -> int:
-        n = min(n_vocab, self._tokenizer.n_vocab)
-        return max((len(self.utf8(token)) for token in range(n)), default=0)
+        return max(map(len, self._texts[:n_vocab]), default=0)
 
     def text(self, token: int) -> str:
         """Return the text of a token, with U+FFFD for part of a character."""

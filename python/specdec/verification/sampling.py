@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 import numpy as np
 
 from specdec.checks import as_integer, check_items, check_number
 from specdec.errors import InputError, shown
-from specdec.models.tokenizer import Tokenizer
+from specdec.models.tokenizer import Tokenizer, sequences_of
 from specdec.settings_table import check_settings, integer, number, other, table_of
 
 _MAX_INT = 2**31 - 1
@@ -41,6 +41,7 @@ def _biases(name: str, given: Any) -> dict[int, float]:
 
 
 def _words(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Check a list of words: texts, or sequences of token ids."""
     expected = "a list of texts, or of lists of token ids"
     if isinstance(given, str | Mapping):
         raise InputError.of(name, given, expected)
@@ -58,29 +59,51 @@ def _word(name: str, word: Any) -> str | tuple[int, ...]:
     return found
 
 
-def _ids_of_word(
-    word: str | Sequence[int], n_vocab: int, tokenizer: Tokenizer | None
-) -> Iterable[tuple[int, ...]]:
-    """Return the token sequences that a word stands for."""
-    if not isinstance(word, str):
-        if max(word) >= n_vocab:
-            raise InputError.of("bad_words", max(word), f"ids from 0 to {n_vocab - 1}", verb="has token")
-        return [tuple(word)]
-    if tokenizer is None:
-        expected = "token ids, as the target has no tokenizer"
-        raise InputError.of("bad_words", word, expected, verb="has")
+_LONGEST_BREAKER: Final = 40
+_BREAKERS: Final = ("\n", ":", '"', "*")
+"""Default `dry_sequence_breakers` of a target with a tokenizer, as in llama.cpp."""
+
+
+def _breakers(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
+    """Check a list of texts, each of at most 40 characters as in llama.cpp, or of sequences of token ids."""
+    for i, word in enumerate(words := _words(name, given)):
+        if isinstance(word, str) and len(word) > _LONGEST_BREAKER:
+            raise InputError.of(f"{name}[{i}]", word, f"at most {_LONGEST_BREAKER} characters")
+    return words
+
+
+def _ids_of_words(
+    name: str, words: Iterable[str | Sequence[int]], n_vocab: int, tokenizer: Tokenizer | None,
+    encode: Callable[[Tokenizer, str], Iterable[tuple[int, ...]]],
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """Return the token sequences that words stand for, sorted and each once; `encode` tokenizes a text."""
+    found: set[tuple[int, ...]] = set()
+    for word in words:
+        if not isinstance(word, str):
+            if max(word) >= n_vocab:
+                raise InputError.of(name, max(word), f"ids from 0 to {n_vocab - 1}", verb="has token")
+            found.add(tuple(word))
+        elif tokenizer is None:
+            raise InputError.of(name, word, "token ids, as the target has no tokenizer", verb="has")
+        else:
+            found.update(ids for ids in encode(tokenizer, word) if ids and max(ids) < n_vocab)
+    return sorted(found)
+
+
+def _with_spaces(tokenizer: Tokenizer, word: str) -> Iterable[tuple[int, ...]]:
+    """Tokenize a text with and without a leading space."""
     bare = word.lstrip(" ")
-    return {tuple(tokenizer.encode(text, add_bos=False)) for text in (bare or word, f" {bare}")}
+    return (tuple(tokenizer.encode(text, add_bos=False)) for text in (bare or word, f" {bare}"))
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling settings: the standardized distribution that tokens are drawn from (section 2.2).
 
-    Applied in this order: repetition, presence and frequency penalties; `logit_bias`; masks of `min_tokens`,
-    `no_repeat_ngram_size` and `bad_words`; temperature and softmax; `top_k`; `top_p` of the remaining mass;
-    `min_p`. Speculative decoding is exact for any settings, and the draft may have others. None means
-    unchanged.
+    Applied in this order: repetition, presence, frequency and DRY penalties; `logit_bias`; masks of
+    `min_tokens`, `no_repeat_ngram_size` and `bad_words`; temperature and softmax; `top_k`; `top_p` of the
+    remaining mass; `min_p`. Speculative decoding is exact for any settings, and the draft may have others.
+    None means unchanged.
 
     Parameters
     ----------
@@ -101,6 +124,17 @@ class Sampling:
         Subtracted from the logits of tokens that occur in the new text, not the prompt: `presence_penalty`
         once, `frequency_penalty` per occurrence (as in OpenAI's API, where they are from -2 to 2). Draft
         tokens of the same round count for those after them.
+    dry_multiplier : float, default 0.0
+        DRY ("don't repeat yourself") as in llama.cpp: a token that would extend a repetition of n tokens from
+        the prompt or the text, n at least `dry_allowed_length`, loses ``dry_multiplier * dry_base ** (n -
+        dry_allowed_length)``. 0 is off; 0.8 is usual.
+    dry_base, dry_allowed_length : float, int, default 1.75, 2
+        Growth of the penalty per token, at least 1, and length of the shortest penalized repetition.
+    dry_penalty_last_n : int, optional
+        Number of last tokens that are searched for repetitions; None: all.
+    dry_sequence_breakers : list of str or of sequences of int, optional
+        Strings or sequences of token ids that repetitions do not cross; None: line break, colon, quote and
+        asterisk, or none without a tokenizer.
     min_tokens : int, default 0
         Mask end-of-text and `stop` ids until there are this many new tokens. A stop string or a complete
         constraint still ends the text.
@@ -150,6 +184,25 @@ class Sampling:
         None, _FLOAT32, _is_float32, help="Subtracted from the logits once per occurrence in the new text.",
         flag="F", served=(-2.0, 2.0), neutral=0.0,
     )  # fmt: skip
+    dry_multiplier: float = number(
+        0.0, "a finite number, at least 0 (float32, to 3.4e38)", lambda x: x >= 0.0 and _is_float32(x),
+        help="DRY: penalty of tokens that extend a repetition; 0 is off.", flag="M", served=(0.0, 1e6),
+    )  # fmt: skip
+    dry_base: float = number(
+        1.75, "a finite number, at least 1 (float32, to 3.4e38)", lambda x: x >= 1.0 and _is_float32(x),
+        help="DRY: factor of the penalty for each repeated token.", flag="B", served=(1.0, 1e6),
+    )  # fmt: skip
+    dry_allowed_length: int = integer(
+        2, 0, _MAX_INT, help="DRY: shortest repetition that is penalized.", flag="N", served=(0, _MAX_INT)
+    )
+    dry_penalty_last_n: int | None = integer(
+        None, 0, _MAX_INT, help="DRY: number of last tokens to search (default: all).", flag="N",
+        served=(-1, _MAX_INT), neutral=_MAX_INT,
+    )  # fmt: skip
+    dry_sequence_breakers: Sequence[str | Sequence[int]] | None = other(
+        None, _breakers, help="DRY: text that repetitions do not cross; may be repeated.", flag="TEXT",
+        many=True, served=(0, _MAX_INT), neutral=[],
+    )  # fmt: skip
     min_tokens: int = integer(
         0, 0, _MAX_INT, help="Minimum number of new tokens.", flag="N", served=(0, _MAX_INT)
     )
@@ -184,10 +237,15 @@ class Sampling:
             raise InputError.of(
                 "logit_bias", biases, "at least one that is allowed", "every token", "forbids"
             )
-        if self.bad_words is None:
-            return self
-        words = (_ids_of_word(word, n_vocab, tokenizer) for word in self.bad_words)
-        return replace(self, bad_words=sorted({ids for found in words for ids in found if ids}))
+        given, breakers = (n_vocab, tokenizer), self.dry_sequence_breakers
+        if breakers is None or self.dry_multiplier == 0.0:
+            breakers = () if tokenizer is None or self.dry_multiplier == 0.0 else _BREAKERS
+        found = replace(
+            self,
+            bad_words=_ids_of_words("bad_words", self.bad_words or (), *given, _with_spaces),
+            dry_sequence_breakers=_ids_of_words("dry_sequence_breakers", breakers, *given, sequences_of),
+        )
+        return found
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -201,6 +259,11 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: Sequence[str | Sequence[int]] | None
     min_tokens: int
     no_repeat_ngram_size: int
     bad_words: Sequence[str | Sequence[int]] | None

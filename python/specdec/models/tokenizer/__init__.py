@@ -13,6 +13,7 @@ from specdec.models.tokenizer.resolve import (
     source_side,
     why_no_tokenizer,
 )
+from specdec.models.tokenizer.token_index import sequences_of, token_texts
 from specdec.models.tokenizer.vocabulary import (
     MarkSpelling,
     check_same_vocabulary,
@@ -22,6 +23,6 @@ from specdec.models.tokenizer.vocabulary import (
 
 __all__ = [
     "ByteTokenizer", "MarkSpelling", "SourceTokenizer", "StreamDecoder", "Strip", "Tokenizer",
-    "check_same_vocabulary", "load_tokenizer", "resolve_tokenizer", "source_side", "special_tokens_of",
-    "warn_of_ids_beyond", "why_no_tokenizer",
+    "check_same_vocabulary", "load_tokenizer", "resolve_tokenizer", "sequences_of", "source_side",
+    "special_tokens_of", "token_texts", "warn_of_ids_beyond", "why_no_tokenizer",
 ]  # fmt: skip

@@ -188,6 +188,8 @@ class StreamDecoder:
     continuing : bool
         Keep a leading space, because the ids continue a text. Has no effect on the caller's own tokenizer
         objects.
+    names : bool
+        Write special tokens as their names; without effect on the caller's own tokenizer objects.
 
     Examples
     --------
@@ -195,8 +197,8 @@ class StreamDecoder:
     >>> text = stream.feed([523]) + stream.feed([17, 9]) + stream.finish()
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, continuing: bool = False) -> None:
-        self._tokenizer, self._ids, self._given = tokenizer, list[int](), ""
+    def __init__(self, tokenizer: Tokenizer, *, continuing: bool = False, names: bool = False) -> None:
+        self._tokenizer, self._ids, self._given, self._names = tokenizer, list[int](), "", names
         own = tokenizer.strip if isinstance(tokenizer, ByteTokenizer) else Strip.NOTHING
         self._strip = Strip.NOTHING if continuing else own
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
@@ -204,7 +206,7 @@ class StreamDecoder:
     def feed(self, ids: Iterable[int]) -> str:
         """Return the text that these ids complete; often empty, never half a character."""
         if isinstance(self._tokenizer, ByteTokenizer):
-            return self._utf8.decode(b"".join(map(self._stripped, map(self._tokenizer.text_bytes, ids))))
+            return self._utf8.decode(b"".join(self._text(self._tokenizer, token) for token in ids))
         self._ids.extend(ids)
         return self._new(self._tokenizer.decode(self._ids).rstrip("\ufffd"))
 
@@ -213,6 +215,13 @@ class StreamDecoder:
         if isinstance(self._tokenizer, ByteTokenizer):
             return self._utf8.decode(b"", True)
         return self._new(self._tokenizer.decode(self._ids))
+
+    def _text(self, tokenizer: ByteTokenizer, token: int) -> bytes:
+        """Return a token's bytes; the first are stripped, names of special tokens are not."""
+        text = tokenizer.text_bytes(token)
+        if text or not self._names:
+            return self._stripped(text)
+        return tokenizer.vocabulary()[token] or b"" if token < tokenizer.n_vocab else b""
 
     def _stripped(self, piece: bytes) -> bytes:
         """Return a token's bytes without leading spaces to strip."""
