@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+import command_line
 import specdec
+from specdec import drafts
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [
@@ -111,6 +114,26 @@ def test_how_it_works_names_what_exists() -> None:
     assert len(files) > 20
     roots = {file: DOCS.parent if file.startswith("python/") else csrc for file in files}
     assert [file for file in files if not [*roots[file].glob(file.rstrip("/"))]] == []
+
+
+def test_coming_from_names_what_exists() -> None:
+    """Each option, name, setting and field of the right column, and the refused fields."""
+    page = (DOCS / "COMING_FROM.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", page, re.MULTILINE)
+    pairs = [pair for pair in rows if pair[0] not in ("theirs", "---")]
+    ours = [right if right != "the same" else left for left, right in pairs if "the same" not in right[1:]]
+    known = "".join(command_line.run(verb, "--help").output for verb in ("serve", "generate", "chat"))
+    options = {option for cell in ours for option in re.findall(r"`(--[a-z-]+)", cell)}
+    assert len(options) > 25 and [one for one in sorted(options) if f"{one} " not in known] == []
+    for name in re.findall(r"(?:specdec|drafts)\.(\w+)", " ".join(ours)):
+        assert hasattr(specdec, name) or hasattr(drafts, name), name
+    settings = {field.name for field in fields(specdec.DecodingOptions)}
+    text = "".join(path.read_text("utf-8") for path in (DOCS.parent / "python/specdec/serve").glob("*.py"))
+    words = {word for cell in ours for word in re.findall(r"`([a-z_]{5,})=?`", cell)}
+    others = {"messages", "chat_template_kwargs"}
+    assert [one for one in sorted(words - settings - others) if not re.search(rf"\b{one}\b", text)] == []
+    for name in re.findall(r"`(\w+)`", page.partition("Refused: ")[2].partition("\n")[0]):
+        assert f'"{name}"' in text
 
 
 def test_troubleshooting_quotes_messages_that_exist() -> None:

@@ -113,6 +113,10 @@ def test_scores_of_prompts(url: str, chatting_pair: Pair) -> None:
         assert len(found["tokens"]) == len(ids) + n_new
         assert answer["choices"][0]["text"].startswith(PROMPTS[0])
         assert answer["usage"]["completion_tokens"] == n_new
+    _, events = ask(url, "/v1/completions", {**body, "stream": True})
+    streamed = [value for event in events[:-1] for value in event["choices"][0]["logprobs"]["token_logprobs"]]
+    assert streamed == found["token_logprobs"]
+    assert text_of(events) == answer["choices"][0]["text"]
 
 
 def spec_decode(url: str) -> Counter[str]:
@@ -164,6 +168,12 @@ def test_figures_of_an_answer(url: str, engine: Engine) -> None:
     assert accepted == found["num_accepted_draft_tokens"] == timings["draft_n_accepted"]
     assert found["num_draft_tokens"] == timings["draft_n"] >= accepted
     assert found["num_spec_tokens"] == 3
+    details = answer["usage"]["completion_tokens_details"]
+    assert details["accepted_draft_tokens"] == accepted == sum(details["accepted_draft_tokens_per_pos"])
+    assert details["rejected_draft_tokens"] == found["num_draft_tokens"] - accepted
+    histogram = found["acceptance_histogram"]
+    at = [sum(histogram[position + 1 :]) for position in range(len(histogram) - 1)]
+    assert details["accepted_draft_tokens_per_pos"] == [n for n in at if n]
     assert found["mean_acceptance_length"] == 1 + accepted / steps
     assert timings["predicted_n"] == 30 and timings["predicted_per_second"] > 0 and timings["prompt_ms"] > 0
     before = engine.metrics().n_accepted_tokens
@@ -455,6 +465,26 @@ def test_texts_of_all_paths_equal_generate(client: Any, chatting_pair: Pair) -> 
     assert (last.type, last.response.output_text) == ("response.incomplete", wanted.text)
     ended = client.responses.create(**{**asked, "max_output_tokens": 200}, extra_body={"stop": ["."]})
     assert ended.status == "completed" and "." not in ended.output_text
+
+
+@pytest.mark.oracle
+def test_fields_of_other_servers(client: Any, chatting_pair: Pair) -> None:
+    """Sent as `extra_body`; each changes the text as it does in Python."""
+    settings: tuple[dict[str, Any], ...] = (
+        {"min_tokens": 20, "bad_words": ["the", "."]}, {"no_repeat_ngram_size": 2},
+        {"dry_multiplier": 3.0, "dry_allowed_length": 1, "dry_sequence_breakers": ["\n"]},
+        {"stop": ["."], "include_stop_str_in_output": True},
+    )  # fmt: skip
+    asked: Any = {"model": "mine", "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
+    plain = client.completions.create(**asked).choices[0].text
+    for more in settings:
+        wanted = specdec.generate(chatting_pair[0], None, PROMPT, max_new_tokens=40, **more)
+        for named in ({}, {"speculative": {"num_speculative_tokens": 2}}):
+            found = client.completions.create(**asked, extra_body={**more, **named})
+            assert found.choices[0].text == wanted.text != plain
+            assert found.usage.completion_tokens_details.model_extra["accepted_draft_tokens"] >= 0
+        with client.completions.create(**asked, stream=True, extra_body=more) as stream:
+            assert "".join(event.choices[0].text for event in stream) == wanted.text
 
 
 @pytest.mark.oracle

@@ -40,6 +40,9 @@ FUNCTION: dict[str, Any] = {
 }
 TOOLS = [{"type": "function", "function": FUNCTION}]
 CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}}\n</tool_call>'
+NO_DRAFT = {
+    "accepted_draft_tokens": 0, "rejected_draft_tokens": 0, "accepted_draft_tokens_per_pos": [],
+}  # fmt: skip
 LARGE = {"name": "a", "schema": {"enum": ["x" * 600]}}
 LIMITS = ServerLimits(
     n_body_bytes=100_000, n_texts=8, n_stops=4, n_biases=3, n_top=5, n_new_tokens=50, n_constraint_bytes=500,
@@ -105,7 +108,8 @@ def test_a_completion(url: str, engine: ScriptedEngine) -> None:
     assert answer["usage"] == {
         "prompt_tokens": n_prompt, "completion_tokens": 2 * len(tokens),
         "total_tokens": n_prompt + 2 * len(tokens), "prompt_tokens_details": {"cached_tokens": 3},
-        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+        "completion_tokens_details":
+            {**NO_DRAFT, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
     }  # fmt: skip
     assert set(answer["timings"]) >= {"predicted_per_second", "draft_n", "draft_n_accepted", "prompt_n"}
     assert set(answer["metrics"]["speculative_decoding"]) >= {"acceptance_histogram", "num_spec_steps"}
@@ -241,7 +245,7 @@ def test_a_prediction_is_handed_on_and_counted(url: str, engine: ScriptedEngine)
     _, answer = post(url, CHAT, prediction={"type": "content", "content": content})
     assert engine.asked[-1]["prediction"] == "Naïve\nit is"
     details = answer["usage"]["completion_tokens_details"]
-    assert details == {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 4}
+    assert details == {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 4, **NO_DRAFT}
 
 
 def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
@@ -250,24 +254,118 @@ def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
         "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {"5": -100, "7": 2.5},
         "stop": ["a", "b"], "stop_token_ids": [9], "max_tokens": 7, "ignore_eos": True,
         "logprobs_of": "sampling", "user": "someone", "seed": 3, "min_tokens": 2,
-        "no_repeat_ngram_size": 3, "bad_words": ["a", [5, 6]],
+        "no_repeat_ngram_size": 3, "bad_words": ["a", [5, 6]], "dry_multiplier": 0.8, "dry_base": 1.5,
+        "dry_allowed_length": 3, "dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n", [7]],
+        "include_stop_str_in_output": True, "skip_special_tokens": False,
         "speculative": {"draft": "small", "gamma": 2, "verify": "block"},
     }  # fmt: skip
     assert post(url, TEXTS, **given)[0] == 200
     asked = engine.asked[-1]
     changed = {name for name, value in given.items() if name in asked and asked[name] != value}
-    assert changed == {"logit_bias", "stop", "seed", "bad_words", "speculative"}
+    assert changed == {
+        "logit_bias", "stop", "seed", "bad_words", "dry_sequence_breakers", "speculative",
+    }  # fmt: skip
+    assert asked["dry_sequence_breakers"] == ("\n", (7,))
     assert asked["logit_bias"] == {5: -100.0, 7: 2.5} and asked["stop"] == ["a", "b", 9]
     assert asked["max_new_tokens"] == 7 and asked["seed"] == [(3, 0)]
     assert asked["speculative"] == specdec.Speculative(draft=True, gamma=2, verify="block")
-    assert post(url, CHAT, speculative={"draft": "none"}, top_k=-1)[0] == 200
+    for names in ({"model": "small", "num_speculative_tokens": 2}, {"model": True, "gamma": 2}):
+        assert post(url, CHAT, speculative=names)[0] == 200
+        assert engine.asked[-1]["speculative"] == specdec.Speculative(draft=True, gamma=2)
+    assert post(url, CHAT, speculative={"draft": "none"}, top_k=-1, dry_penalty_last_n=-1)[0] == 200
     asked = engine.asked[-1]
+    assert asked["dry_penalty_last_n"] is None
     assert asked["speculative"] == specdec.Speculative(draft=False) and asked["top_k"] is None
     assert asked["temperature"] == 1.0 and asked["max_new_tokens"] == 50  # the server's bound
     assert post(url, CHAT, max_completion_tokens=9, chat_template_kwargs={"a": 1})[0] == 200
     assert engine.asked[-1]["max_new_tokens"] == 9 and engine.asked[-1]["chat_template_kwargs"] == {"a": 1}
     assert post(url, TEXTS, prompt="[{" * 500 + '\\"')[0] == 200  # brackets in a text are not depth
     assert engine.asked[-1]["max_new_tokens"] == 16
+
+
+NEUTRAL: dict[str, Any] = {
+    "use_beam_search": False, "length_penalty": 1, "early_stopping": False, "min_tokens": 0,
+    "spaces_between_special_tokens": True, "skip_special_tokens": True, "allowed_token_ids": [],
+    "typical_p": 1.0, "xtc_probability": 0, "mirostat": 0, "id_slot": -1, "dry_multiplier": 0,
+    "suffix": None, "include_stop_str_in_output": False, "no_repeat_ngram_size": 0, "bad_words": [],
+}  # fmt: skip
+
+
+def test_values_of_other_servers_that_change_nothing_are_accepted(url: str, engine: ScriptedEngine) -> None:
+    for path in (TEXTS, CHAT, RESPONSES):
+        given = {name: value for name, value in NEUTRAL.items() if path == TEXTS or name != "suffix"}
+        plain = post(url, path)[1]
+        status, answer = post(url, path, **given)
+        assert status == 200, answer
+        for one in (plain, answer):
+            for name in ("id", "created", "created_at", "output", "timings"):
+                one.pop(name, None)
+        assert answer == plain
+    message = refused(post(url, TEXTS, use_beam_search=True), code="unsupported_parameter")
+    assert message.startswith("use_beam_search is True, which this server does not support; expected False")
+
+
+def test_marks_of_prefixes_to_cache_are_accepted(url: str, engine: ScriptedEngine) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    parts = [{"type": "text", "text": "Hello", **mark}]
+    asked = {"messages": [{"role": "user", "content": parts, **mark}], "tools": [{**TOOLS[0], **mark}]}
+    assert post(url, CHAT, **asked)[0] == 200
+    assert engine.asked[-1]["messages"] == USER and engine.asked[-1]["tools"] == TOOLS
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "Hello", **mark}]}]
+    assert post(url, RESPONSES, input=items)[0] == 200
+    assert engine.asked[-1]["messages"] == USER
+
+
+def test_a_stream_echoes_prompts_with_their_scores(url: str, engine: ScriptedEngine) -> None:
+    asked = {"prompt": ["Once upon", [5, 6, 7]], "n": 2, "echo": True, "logprobs": 2}
+    _, whole = post(url, TEXTS, **asked)
+    _, events = post(url, TEXTS, **asked, stream=True)
+    for index, choice in enumerate(whole["choices"]):
+        parts = [one for event in events[:-1] for one in event["choices"] if one["index"] == index]
+        assert "".join(one["text"] for one in parts) == choice["text"]
+        for name, values in choice["logprobs"].items():
+            assert [value for one in parts for value in one["logprobs"][name]] == values, name
+        assert choice["logprobs"]["token_logprobs"][0] is None
+
+
+# ── Other pages
+
+
+def test_pages_of_other_origins(target: specdec.Model) -> None:
+    ours, theirs = "https://app.example:8443", "https://evil.example"
+    asks = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    body = json.dumps(body_of(CHAT)).encode()
+
+    def exchange(url: str, method: str, origin: str, key: str = "secret", **headers: str) -> Any:
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+        given = {"Origin": origin, "Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        connection.request(method, CHAT, body if method == "POST" else None, {**given, **headers})
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return response.status, found.get("access-control-allow-origin"), found
+
+    for origins, other in (([ours], None), (["*"], "*"), ([], None)):
+        with serving(target, REPLY, cors_origins=origins, api_key="secret") as (_, server):
+            allowed = origins[0] if origins else None
+            status, named, headers = exchange(server.url, "OPTIONS", ours, key="", **asks)
+            assert (status == 200, named) == (bool(origins), allowed)
+            if origins:
+                assert "POST" in headers["access-control-allow-methods"]
+                assert "authorization" in headers["access-control-allow-headers"].lower()
+            assert exchange(server.url, "POST", ours)[:2] == ((200, allowed) if origins else (403, None))
+            assert exchange(server.url, "POST", ours, key="x")[:2] == (
+                (401, allowed) if origins else (403, None)
+            )
+            assert exchange(server.url, "POST", theirs)[:2] == ((200, "*") if other else (403, None))
+            assert exchange(server.url, "POST", f"http://{urlsplit(server.url).netloc}")[0] == 200
+    for wrong in ("example.com", "https://a.example/page", "", 3):
+        with pytest.raises(InputError, match="cors_origins"):
+            Server(Service(ScriptedEngine(target), ["mine"]), port=0, cors_origins=[wrong])  # type: ignore[arg-type, list-item]
 
 
 # ── Refusals
@@ -286,7 +384,13 @@ BAD_VALUES: dict[tuple[str, str], list[Any]] = {
     (CHAT, "reasoning_effort"): ["low"], (CHAT, "service_tier"): ["flex"],
     (CHAT, "tools"): [TOOLS * 2, TOOLS * 3], (CHAT, "tool_choice"): ["required"],
     (CHAT, "speculative.draft"): ["large"],
-    (CHAT, "speculative.gamma"): [-1], (CHAT, "speculative.verify"): ["hope"],
+    (CHAT, "speculative.gamma"): [-1], (CHAT, "speculative.num_speculative_tokens"): [-1],
+    (CHAT, "speculative.model"): ["large"], (CHAT, "skip_special_tokens"): [False],
+    (CHAT, "use_beam_search"): [True, 0], (TEXTS, "length_penalty"): [0.5], (CHAT, "xtc_probability"): [0.1],
+    (CHAT, "dry_multiplier"): [-1], (CHAT, "dry_base"): [0.5], (CHAT, "dry_penalty_last_n"): [-2],
+    (CHAT, "dry_sequence_breakers"): ["a", [[]], ["x" * 41]], (TEXTS, "skip_special_tokens"): [0],
+    (CHAT, "include_stop_str_in_output"): ["yes"], (CHAT, "add_special_tokens"): [True],
+    (CHAT, "speculative.verify"): ["hope"],
     (CHAT, "speculative.lenience"): [0.5], (CHAT, "response_format.type"): ["xml"],
     (CHAT, "structured_outputs"): [{"json": {}, "regex": "a"}], (CHAT, "structured_outputs.choice"): [[]],
     (CHAT, "chat_template_kwargs"): [{"chat_template": "{{ 1 }}"}],
@@ -316,7 +420,9 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
      {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}),
     (TEXTS, "n", {"prompt": ["a"] * 3, "n": 3}),
     (TEXTS, "return_rounds", {"return_rounds": 1}), (RESPONSES, "return_rounds", {"return_rounds": True}),
-    (TEXTS, "echo", {"echo": True, "logprobs": 1, "stream": True}),
+    (TEXTS, "suffix", {"echo": True, "suffix": "a"}),
+    (CHAT, "speculative.model", {"speculative": {"draft": True, "model": True}}),
+    (CHAT, "speculative.num_speculative_tokens", {"speculative": {"gamma": 1, "num_speculative_tokens": 2}}),
     (RESPONSES, "input[0].type", {"input": [{"type": "web_search_call"}]}),
 ]  # fmt: skip
 

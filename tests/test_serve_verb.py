@@ -97,7 +97,7 @@ def test_options_reach_the_server(started: SimpleNamespace, tmp_path: Path) -> N
         "--max-body-bytes", "1000", "--max-constraint-bytes", "10", "--drain-seconds", "1.5",
         "--recommended", "--stream-interval", "0",
         "--host", "0.0.0.0", "--port", "9", "--prompt-cache", str(tmp_path / "prompts"),
-        "--prompt-cache-bytes", "12345",
+        "--prompt-cache-bytes", "12345", "--cors-origin", "https://a.example", "--cors-origin", "*",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     service = started.service
@@ -114,6 +114,7 @@ def test_options_reach_the_server(started: SimpleNamespace, tmp_path: Path) -> N
     assert "--prompt-cache needs memory" in fails("--prompt-cache", str(tmp_path), "--cache-bytes", "0")
     options = started.options
     assert options["api_key"] == "secret" and options["drain_s"] == 1.5
+    assert options["cors_origins"] == ("https://a.example", "*")
     assert (options["host"], options["port"], options["log"]) == ("0.0.0.0", 9, None)
     assert "'a' with embedded at http://127.0.0.1:1/v1" in done.stderr
 

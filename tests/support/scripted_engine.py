@@ -95,6 +95,11 @@ class ScriptedGeneration:
             for sample in range(self.n)
         ]  # fmt: skip
 
+    def prompt_score(self, index: int) -> SimpleNamespace | None:
+        """Return the parts of a `Score` that a server reads, if requested."""
+        n_top = self._options.get("prompt_logprobs")
+        return None if n_top is None else self._engine.score(self.prompt_ids, n_top, None)
+
     def cancel(self, index: int | None = None) -> None:
         if not self.done:
             self.cancelled.set()

@@ -106,6 +106,13 @@ def _limit(name: str, text: str) -> Any:
     metavar="FILE",
     help=f"File with the API key that clients must send (default: environment variable {_KEY}).",
 )
+@click.option(
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Origin of web pages that may use the server, such as https://example.com; '*' is any. Repeatable.",
+)
 @several(*(_limit(name, text) for name, text in _LIMITS.items()))
 @click.option(
     "--drain-seconds",
@@ -150,8 +157,9 @@ def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> No
         )
         log = _print if given["log_requests"] else None
         server = server_of(
-            service, host=host, port=port, api_key=key, drain_s=given["drain_seconds"], log=log
-        )
+            service, host=host, port=port, api_key=key, cors_origins=given["cors_origins"],
+            drain_s=given["drain_seconds"], log=log,
+        )  # fmt: skip
         named = " or ".join(service.draft_names)
         drafting = f"with {named}" if named else "without a draft"
         server.run(lambda url: _print(f"{service.name!r} {drafting} at {url}/v1"))

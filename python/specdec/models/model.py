@@ -25,6 +25,7 @@ from specdec.models import quantization
 from specdec.models.adapter import attach_adapter, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints.file_tensor import OpenedFile
+from specdec.models.infilling import InfillTokens
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod, default_cache_dtype
 from specdec.models.origin import ModelOrigin, ReadFiles
@@ -422,6 +423,45 @@ class Model:
                     found = f"the chat template writes the special token {token!r}, but {tokenizer.source}"
                     raise InputError(f"{found} does not parse special tokens; expected a tokenizer.json")
         return tokenizer.encode(text, add_bos=False)
+
+    def infill_ids(self, prefix: str | Sequence[int], suffix: str) -> list[int]:
+        """Return the token ids of a prompt after which the model writes what is between two texts.
+
+        Templates of Qwen Coder, StarCoder, CodeGemma, Granite Code and DeepSeek Coder, recognized by the
+        names of their special tokens.
+
+        Parameters
+        ----------
+        prefix : str or sequence of int
+            Text or token ids before the gap.
+        suffix : str
+            Text after the gap.
+
+        Returns
+        -------
+        list of int
+            Pass `infill_end_ids` as `stop`, too.
+
+        Raises
+        ------
+        InputError
+            The vocabulary has no such tokens.
+        """
+        tokenizer, tokens = self.tokenizer, self._infill_tokens
+        if tokens is None or not isinstance(tokenizer, ByteTokenizer):
+            found = f"given, but the vocabulary of {self.path} has no tokens for infilling"
+            expected = "tokens such as <|fim_prefix|>, <|fim_suffix|> and <|fim_middle|>"
+            raise InputError.of("suffix", suffix, expected, found)
+        return tokens.prompt(tokenizer, prefix if isinstance(prefix, str) else list(prefix), suffix)
+
+    @property
+    def infill_end_ids(self) -> tuple[int, ...]:
+        """Token ids that end an infilled text, besides `eos_ids`; () without infilling."""
+        return () if self._infill_tokens is None else self._infill_tokens.ends
+
+    @functools.cached_property
+    def _infill_tokens(self) -> InfillTokens | None:
+        return InfillTokens.of(self.tokenizer)
 
     @functools.cached_property
     def chat_end_ids(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -42,8 +43,9 @@ def application(
     *,
     api_key: str | None = None,
     hosts: Sequence[str] | None = None,
+    cors_origins: Sequence[str] = (),
 ) -> Starlette:
-    """Make the ASGI application; for `api_key` and `hosts` see `AccessControl`."""
+    """Make the ASGI application; for `api_key`, `hosts` and `cors_origins` see `AccessControl`."""
     endpoints = _Endpoints(service, metrics)
     routes = [
         Route("/v1/completions", endpoints.texts(CompletionRequest), methods=["POST"]),
@@ -63,7 +65,11 @@ def application(
     # Do not redirect paths with a trailing slash: a redirect repeats the client's Host header, and some
     # clients drop the body.
     app.router.redirect_slashes = False
-    app.add_middleware(AccessControl, api_key=api_key, hosts=None if hosts is None else tuple(hosts))
+    access: dict[str, Any] = {"api_key": api_key, "hosts": None if hosts is None else tuple(hosts)}
+    app.add_middleware(AccessControl, **access, cors_origins=tuple(cors_origins))
+    if cors_origins:  # answers preflight requests, which carry no key, and names the origin in each response
+        cors: Any = {"allow_origins": cors_origins, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
+        app.add_middleware(CORSMiddleware, **cors)
     app.add_middleware(CountedAnswers, metrics=metrics, paths=[route.path for route in routes])
     return app
 
@@ -71,11 +77,14 @@ def application(
 class AccessControl:
     """ASGI middleware that checks the API key, and the Host and Origin headers (None: any key or host).
 
-    Checking Host stops DNS rebinding: a page whose name resolves to this host still sends its own name.
+    Pages of this server and of `cors_origins` (with "*" of any) may send requests. Checking Host stops DNS
+    rebinding: a page whose name resolves to this host still sends its own name.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
-        self._app, self._hosts = app, hosts
+    def __init__(
+        self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None, cors_origins: tuple[str, ...]
+    ) -> None:
+        self._app, self._hosts, self._origins = app, hosts, cors_origins
         self._digest = None if api_key is None else _digest(api_key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,8 +97,9 @@ class AccessControl:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         site = headers.get(b"origin")
-        if site is not None and site.decode("latin-1").lower().partition("://")[2] != host:
-            message = f"the origin is {printable(site.decode('latin-1'))[:200]!r}; expected this server's own"
+        if site is not None and not self._may_ask(origin := site.decode("latin-1"), host):
+            expected = " or ".join(["this server's own", *self._origins])
+            message = f"the origin is {printable(origin)[:200]!r}; expected {expected}"
             return RequestError(message, status=403)
         if self._hosts is not None:
             name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
@@ -104,6 +114,11 @@ class AccessControl:
             asks = {"WWW-Authenticate": "Bearer"}
             return RequestError(message, status=401, code="invalid_api_key", headers=asks)
         return None
+
+    def _may_ask(self, origin: str, host: str) -> bool:
+        """Return whether the page of an origin may send requests."""
+        own = origin.lower().partition("://")[2] == host
+        return own or "*" in self._origins or origin in self._origins
 
 
 def _digest(key: bytes) -> bytes:

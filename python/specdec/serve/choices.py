@@ -106,17 +106,17 @@ class Choice:
     """One text of a response; a `reply` is parsed for reasoning and calls of `tools`.
 
     `own_text`: does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before it;
-    `rounds`: with the rounds of its tokens.
+    `rounds`: with the rounds of its tokens; `names`: with names of special tokens.
     """
 
     def __init__(
         self, service: Service, prompt_ids: Sequence[int], *, own_text: bool, stops: Sequence[str | int] = (),
         scored: bool = False, reply: bool = False, tools: Tools | None = None, begin: int = 0,
-        rounds: bool = False,
+        rounds: bool = False, names: bool = False,
     ) -> None:  # fmt: skip
         ids, tokenizer = list(prompt_ids), service.tokenizer
         continuing = not own_text and bool(tokenizer.decode(ids[-16:]) or tokenizer.decode(ids))
-        decoder = partial(StreamDecoder, tokenizer, continuing=continuing)
+        decoder = partial(StreamDecoder, tokenizer, continuing=continuing, names=names)
         self.n_calls = self.n_reasoning_tokens = 0
         self._n_characters, self._stops, self._marks = begin, frozenset(stops), service.marks
         self._decoder, self._end = decoder(), begin  # token by token, not cut at stop strings
@@ -219,9 +219,10 @@ class Usage:
     def completion(self) -> dict[str, Any]:
         """Return `usage` of completions and chat completions."""
         uses = [one.prediction for one in self._generations if one.prediction is not None]
-        details = {
+        details: dict[str, Any] = {
             "accepted_prediction_tokens": sum(use.n_accepted for use in uses),
             "rejected_prediction_tokens": sum(use.n_rejected for use in uses),
+            **self._drafts(),
         }
         if self._n_reasoning:
             details["reasoning_tokens"] = self._n_reasoning
@@ -240,6 +241,19 @@ class Usage:
             "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
             "total_tokens": self._n_prompt + self._n_new,
         }
+
+    def _drafts(self) -> dict[str, Any]:
+        """Return counts of draft tokens, and of accepted ones by position."""
+        rounds = [one for result in self._results for one in result.trace.rounds]
+        n_drafted = sum(one.n_drafted for one in rounds)
+        n_accepted = sum(one.n_accepted for one in rounds)
+        n_positions = max((one.n_accepted for one in rounds), default=0)
+        return {
+            "accepted_draft_tokens": n_accepted, "rejected_draft_tokens": n_drafted - n_accepted,
+            "accepted_draft_tokens_per_pos": [
+                sum(one.n_accepted > position for one in rounds) for position in range(n_positions)
+            ],
+        }  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
         """Return `timings` as in llama.cpp and `metrics` as in vLLM."""

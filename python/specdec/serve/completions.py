@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from specdec import _core
 from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
-from specdec.errors import SpecdecError
+from specdec.errors import InputError, SpecdecError
 from specdec.models.chat_template import begins_reply
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
@@ -102,12 +102,27 @@ class CompletionRequest(ChoicesRequest):
         if (n_texts := len(prompts) * n) > most:
             message = f"{len(prompts)} prompts with n = {n} make {n_texts} texts; expected at most {most}"
             raise refused("n", message)
-        options = {**self.options, "n": n, "prompt_logprobs": self.n_top if self.fields.echo else None}
+        options = {**self.options, "n": n, "skip_special_tokens": self.fields.skip_special_tokens}
+        options["prompt_logprobs"] = self.n_top if self.fields.echo else None
+        if self.fields.suffix:
+            prompts = self._infilled(prompts, options)
         seed = options["seed"]
         seeds = [None if seed is None else [(seed, i * n + k) for k in range(n)] for i in range(len(prompts))]
         return [
             {**options, "prompt": prompt, "seed": own} for prompt, own in zip(prompts, seeds, strict=True)
         ]
+
+    def _infilled(self, prompts: Sequence[Any], options: dict[str, Any]) -> list[list[int]]:
+        """Return the prompts with the suffix in the model's infilling template; its end tokens stop."""
+        target, suffix = self.service.target, self.fields.suffix
+        for prompt in prompts:
+            check_prompt_size({"suffix": suffix, "prompt": prompt * isinstance(prompt, str)}, self.service)
+        if not self.fields.ignore_eos:
+            options["stop"] = [*options["stop"], *target.infill_end_ids]
+        try:
+            return [target.infill_ids(prompt, suffix) for prompt in prompts]
+        except InputError as error:
+            raise refused("suffix", str(self.service.refusal(error)), "unsupported_parameter") from error
 
     def scored_prompts(self) -> dict[str, Any]:
         """Return the response without new text: the prompts and their log-probabilities."""
@@ -135,30 +150,39 @@ class CompletionRequest(ChoicesRequest):
         super().prepare()
 
     def make_choice(self, prompt: int) -> Choice:
-        before, rounds = len(self._before[prompt]), self.fields.return_rounds
-        return self.choice(self.generations[prompt], own_text=False, begin=before, rounds=rounds)
+        fields, begin = self.fields, len(self._before[prompt])
+        how = {"rounds": fields.return_rounds, "names": not fields.skip_special_tokens}
+        return self.choice(self.generations[prompt], own_text=False, begin=begin, **how)
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         choices: list[dict[str, Any]] = []
-        for i, result, delta in self.fed(results):
-            scored = []
-            if result.prompt_logprobs is not None:
-                log_probs, top = result.prompt_logprobs.tolist(), result.prompt_top_logprobs
-                scored = _scored_prompt(self.service, self.generations[i].prompt_ids, log_probs, top)
-            text = self._before[i] + delta.text
-            choices.append(self._choice(len(choices), text, scored + delta.scored, delta))
+        for i, _, delta in self.fed(results):
+            before, scored = self._echo(i, len(choices) % self.fields.n)
+            choices.append(self._choice(len(choices), before + delta.text, scored + delta.scored, delta))
         return self.answer(self.object_type, choices, self.usage(results))
 
     def begin(self) -> list[bytes]:
-        texts = [before for before in self._before for _ in range(self.fields.n)]
-        return [self.chunk(self._choice(i, text, [], Delta())) for i, text in enumerate(texts) if text]
+        self._unread = set(range(len(self.choices) if self.fields.echo else 0))  # choices without their echo
+        return []
+
+    def _echo(self, prompt: int, sample: int) -> tuple[str, list[ScoredToken]]:
+        """Return the prompt before a text, and its log-probabilities if requested."""
+        generation, scored = self.generations[prompt], []
+        if (score := generation.prompt_score(sample)) is not None and self.fields.echo:
+            log_probs, top = score.log_probs.tolist(), score.top_logprobs
+            scored = _scored_prompt(self.service, generation.prompt_ids, log_probs, top)
+        return self._before[prompt], scored
 
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
         index = prompt * self.fields.n + piece.index
+        found = []
+        if index in self._unread:
+            self._unread.remove(index)
+            found.append(self.chunk(self._choice(index, *self._echo(prompt, piece.index), Delta())))
         delta = self.choices[index].feed(piece)
-        if not (delta.said or delta.scored or delta.rounds or delta.finish_reason):
-            return []
-        return [self.chunk(self._choice(index, delta.text, delta.scored, delta))]
+        if delta.said or delta.scored or delta.rounds or delta.finish_reason:
+            found.append(self.chunk(self._choice(index, delta.text, delta.scored, delta)))
+        return found
 
     def _choice(self, index: int, text: str, scored: list[ScoredToken], delta: Delta) -> dict[str, Any]:
         n_top = self.n_top

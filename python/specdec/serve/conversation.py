@@ -12,7 +12,16 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, FailFast, F
 from specdec.errors import shown
 from specdec.serve import request_fields
 from specdec.serve.reply_readers import Tools
-from specdec.serve.request_fields import Only, ReasoningTexts, RequestFields, Texts, at_most, refused, wrong
+from specdec.serve.request_fields import (
+    CACHE_CONTROL,
+    Only,
+    ReasoningTexts,
+    RequestFields,
+    Texts,
+    at_most,
+    refused,
+    wrong,
+)
 
 _NOT_SAID: Final = "replies of this server have only text and tool calls"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -49,6 +58,7 @@ class _Message(RequestFields):
     role: str
     content: Texts = Field(description="a text")
     name: str | None = None
+    without_effect = CACHE_CONTROL
 
     def for_template(self) -> dict[str, Any]:
         """Convert the message for chat templates."""
@@ -170,6 +180,7 @@ def _name(value: str) -> str:
 
 class _TypedTool(RequestFields):
     type: Annotated[Any, AfterValidator(_type)] = Field(description="'function'")
+    without_effect = CACHE_CONTROL
 
 
 class _OfferedFunction(RequestFields):

@@ -32,6 +32,8 @@ _EXPECTED: Final = {
     "string_unicode": "text without lone surrogates",
 }  # fmt: skip
 """Expectations for pydantic's built-in errors."""
+CACHE_CONTROL: Final = ("cache_control",)
+"""Anthropic's mark of a prefix to cache; the prefix cache is always used."""
 _CODES: Final = ("missing_required_parameter", "unknown_parameter", "unsupported_parameter")
 
 
@@ -251,6 +253,7 @@ def _texts(*types: str) -> Any:
         type: Annotated[Any, AfterValidator(check)] = Field(description=repr(types[0]))
         text: str = Field(description="a string")
         fixed = dict.fromkeys(("annotations", "logprobs"), Only(([],), "only text is read"))
+        without_effect = CACHE_CONTROL
 
     return Annotated[
         list[Part],

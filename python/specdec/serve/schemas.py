@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, FailFast, Field, Tag, ValidationInfo, create_model, model_validator
 
 from specdec.checks import as_integer
+from specdec.decoding.engine import Speculative
 from specdec.decoding.options import DecodingOptions, LogprobsOf
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import shown
@@ -143,9 +144,27 @@ def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
 
 
 class _SpeculativeFields(RequestFields):
-    draft: Annotated[Any, AfterValidator(_draft)] = True
+    """Draft settings; `model` and `num_speculative_tokens` are vLLM's names of `draft` and `gamma`."""
+
+    draft: Annotated[Any, AfterValidator(_draft)] | None = None
+    model: Annotated[Any, AfterValidator(_draft)] | None = None
     gamma: Annotated[int, within(0, MAX_GAMMA)] | None = None
+    num_speculative_tokens: Annotated[int, within(0, MAX_GAMMA)] | None = None
     verify: DecodingRule | None = None
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        for ours, theirs in (("draft", "model"), ("gamma", "num_speculative_tokens")):
+            if getattr(self, ours) is not None and getattr(self, theirs) is not None:
+                raise wrong(rest=f"is given with {ours}; expected one of them", at=(theirs,))
+        return self
+
+    @property
+    def settings(self) -> Speculative:
+        """The engine's settings."""
+        draft = self.draft if self.model is None else self.model
+        gamma = self.gamma if self.num_speculative_tokens is None else self.num_speculative_tokens
+        return Speculative(True if draft is None else draft, gamma, self.verify)
 
 
 class _Prediction(RequestFields):
@@ -197,6 +216,21 @@ SamplingFields: Any = create_model(
 """Fields for the rows of the settings table that a server accepts."""
 
 
+_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    # vLLM
+    "allowed_token_ids": ([],), "detokenize": (True,), "early_stopping": (False,),
+    "length_penalty": (1.0, 1), "logits_processors": ([],), "mm_processor_kwargs": ({},), "priority": (0,),
+    "return_token_ids": (False,), "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,), "use_beam_search": (False,),
+    # llama.cpp
+    "dynatemp_range": (0.0, 0), "id_slot": (-1,), "lora": ([],), "mirostat": (0,), "n_discard": (0,),
+    "n_keep": (0,), "n_probs": (0,), "post_sampling_probs": (False,), "return_tokens": (False,),
+    "t_max_predict_ms": (0, -1), "timings_per_token": (False,), "top_n_sigma": (-1.0, -1, 0.0, 0),
+    "typical_p": (1.0, 1), "xtc_probability": (0.0, 0),
+}  # fmt: skip
+"""Values of other servers' fields that change nothing; any other value is refused."""
+
+
 class TextFields(SamplingFields):
     """Fields of all requests for generated text."""
 
@@ -207,6 +241,7 @@ class TextFields(SamplingFields):
         FailFast(), at_most("n_stops"), or_text("a string, or a list of strings"),
     ] = Field(default_factory=list)  # fmt: skip
     stop_token_ids: Annotated[list[int], FailFast(), at_most("n_stops")] = Field(default_factory=list)
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     logprobs_of: LogprobsOf = "model"
     speculative: _SpeculativeFields | None = None
@@ -219,6 +254,7 @@ class TextFields(SamplingFields):
         "safety_identifier",
     )  # fmt: skip
     fixed: ClassVar = {
+        **{name: Only(values, "other values are not supported") for name, values in _NEUTRAL.items()},
         "service_tier": Only(("auto", "default"), "there is only one service tier"),
         "store": Only((False,), "nothing is stored"),
         "cache_prompt": Only((True,), "the prefix cache is always used and changes no text"),
@@ -239,7 +275,7 @@ class TextFields(SamplingFields):
     def _agree(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise wrong(rest="is given, but stream is not true; expected both", at=("stream_options",))
-        if self.prediction is not None and self.speculative is not None and not self.speculative.draft:
+        if self.prediction and self.speculative and not self.speculative.settings.draft:
             message = "is given, but speculative.draft asks for no draft; expected one of them"
             raise wrong(rest=message, at=("prediction",))
         return self
@@ -284,12 +320,13 @@ class CompletionFields(_SampleFields):
     prompt: Annotated[Any, AfterValidator(_prompts)] = Field(
         description="a string, token ids, or a list of these"
     )
+    suffix: str = ""
     max_tokens: Annotated[int, within(0, "n_new_tokens")] | None = None
     logprobs: NTop | None = None
     echo: bool = False
+    skip_special_tokens: bool = True
     best_of: Any = None
     fixed = TextFields.fixed | {
-        "suffix": Only(("",), "models only continue text; infilling is not supported"),
         "add_special_tokens": Only((True,), "pass token ids to leave them out"),
     }
 
@@ -299,10 +336,16 @@ class CompletionFields(_SampleFields):
             Only((self.n,), "all samples are returned").check("best_of", self.best_of)
         if self.max_tokens == 0 and (self.stream or not self.echo):
             raise wrong("an integer, at least 1, or 0 with echo and without stream", at=("max_tokens",))
-        if self.echo and self.logprobs is not None and self.stream:
-            rest = "is given with logprobs and stream; expected stream without one of the others"
-            raise wrong(rest=rest, at=("echo",), code="unsupported_parameter")
+        if self.echo and self.suffix:
+            raise wrong(rest="is given with echo; expected one of them", at=("suffix",))
         return self
+
+
+_PARSED: Final = {
+    "skip_special_tokens": Only((True,), "replies are parsed; /v1/completions shows special tokens"),
+    "add_special_tokens": Only((False,), "the chat template writes them"),
+}
+"""Fields of conversations with one value."""
 
 
 class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFields):
@@ -315,10 +358,11 @@ class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFie
     max_tokens: NewTokens | None = None
     logprobs: bool = False
     top_logprobs: NTop | None = None
-    fixed = TextFields.fixed | {
+    fixed = TextFields.fixed | _PARSED | {
         "modalities": Only((["text"],), "replies are text"), "audio": Only((), "replies are text"),
         "functions": Only((), "use tools"), "function_call": Only((), "use tool_choice"),
-        "reasoning_effort": Only((), _TEMPLATE), "verbosity": Only((), "the model has no such setting"),
+        "reasoning_effort": Only((), _TEMPLATE),
+        "verbosity": Only(("medium",), "the model has no such setting"),
         "web_search_options": Only((), "there is no web search"),
         "moderation": Only((), "there is no moderation"),
     }  # fmt: skip
@@ -332,7 +376,7 @@ class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFie
 
 class _ResponseText(RequestFields):
     format: _TextFormat | None = None
-    fixed: ClassVar = {"verbosity": Only((), "the model has no such setting")}
+    fixed: ClassVar = {"verbosity": Only(("medium",), "the model has no such setting")}
 
 
 def _included(name: Any) -> Any:
@@ -355,21 +399,25 @@ class ResponseFields(TextFields, conversation.ResponseTools, conversation.Templa
     )
     top_logprobs: NTop | None = None
     text: _ResponseText | None = None
-    fixed = TextFields.fixed | {
-        **dict.fromkeys(
-            ("previous_response_id", "conversation", "prompt"),
-            Only((), "nothing is stored; send the whole conversation in input"),
-        ),
-        "background": Only((False,), "responses run only while the client waits"),
-        "background_options": Only((), "responses run only while the client waits"),
-        "truncation": Only(("disabled",), "input that is too long is refused"),
-        "context_management": Only((), "input that is too long is refused"),
-        "reasoning": Only((), _TEMPLATE),
-        "max_tool_calls": Only((), "the server calls no tools itself"),
-        "moderation": Only((), "there is no moderation"),
-        "access_programs": Only((), "there are none"),
-        "image": Only((), "replies are text"),
-    }
+    fixed = (
+        TextFields.fixed
+        | _PARSED
+        | {
+            **dict.fromkeys(
+                ("previous_response_id", "conversation", "prompt"),
+                Only((), "nothing is stored; send the whole conversation in input"),
+            ),
+            "background": Only((False,), "responses run only while the client waits"),
+            "background_options": Only((), "responses run only while the client waits"),
+            "truncation": Only(("disabled",), "input that is too long is refused"),
+            "context_management": Only((), "input that is too long is refused"),
+            "reasoning": Only((), _TEMPLATE),
+            "max_tool_calls": Only((), "the server calls no tools itself"),
+            "moderation": Only((), "there is no moderation"),
+            "access_programs": Only((), "there are none"),
+            "image": Only((), "replies are text"),
+        }
+    )
 
     def _formats(self) -> dict[str, Any]:
         return {"text.format": self.text and self.text.format}

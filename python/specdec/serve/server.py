@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from specdec.checks import check_integer, check_number
+from specdec.checks import check_integer, check_items, check_number
 from specdec.errors import InputError, shown
 from specdec.serve.application import application
 from specdec.serve.bodies import RequestError, json_bytes
@@ -168,8 +169,16 @@ class Connection(HttpToolsProtocol):
 
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 """Names of the local host."""
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\-\[\]:]+")
 _LOOK_S: Final = 0.02
 _START_S: Final = 30.0
+
+
+def _origin(given: object) -> str:
+    """Check the origin of a web page: scheme, host and port, as browsers send it."""
+    if not isinstance(given, str) or not (given == "*" or _ORIGIN.fullmatch(given)):
+        raise InputError.of("cors_origins", given, "'*', or an origin such as 'https://example.com:8443'")
+    return given
 
 
 class Server(uvicorn.Server):
@@ -190,6 +199,8 @@ class Server(uvicorn.Server):
         0 picks a free port.
     api_key : str, optional
         Key that clients must send.
+    cors_origins : sequence of str, default ()
+        Origins of other web pages that may use the server, such as "https://example.com"; "*": any page.
     drain_s : float, optional
         Seconds for running requests to finish after the first stop; None: no limit.
     log : callable, optional
@@ -203,12 +214,14 @@ class Server(uvicorn.Server):
 
     def __init__(
         self, service: Service, *, host: str = "127.0.0.1", port: int = 8000, api_key: str | None = None,
-        drain_s: float | None = None, log: Callable[[str], None] | None = None,
+        cors_origins: Sequence[str] = (), drain_s: float | None = None,
+        log: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
             raise InputError.of("api_key", api_key, "a text, or None")
         if drain_s is not None:
             drain_s = check_number("drain_s", drain_s, "a number, at least 0", lambda x: 0.0 <= x < 1e9)
+        origins = [_origin(one) for one in check_items("cors_origins", cors_origins, "a list of origins")]
         self._service, self._drain_s = service, drain_s
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -220,7 +233,9 @@ class Server(uvicorn.Server):
         key = None if api_key is None else api_key.strip()
         connection: Any = partial(Connection, service.limits, metrics)
         config = uvicorn.Config(
-            application(service, metrics, api_key=key, hosts=_LOCAL if host in _LOCAL else None),
+            application(
+                service, metrics, api_key=key, hosts=_LOCAL if host in _LOCAL else None, cors_origins=origins
+            ),
             host=host, port=check_integer("port", port, 0, 65535), log_config=None, log_level="critical",
             access_log=False, lifespan="off", server_header=False, proxy_headers=False, ws="none",
             http=connection, timeout_graceful_shutdown=5,

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from specdec.decoding.engine import Generation, Piece, Speculative
+from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError, shown
 from specdec.models.model import Model
@@ -155,8 +155,9 @@ class TextRequest(ABC):
         given = {name: getattr(fields, name) for name in SamplingFields.model_fields}
         sampling = {"temperature": 1.0, **self.service.sampling}
         sampling |= {name: value for name, value in given.items() if value is not None}
-        if sampling.get("top_k") in (-1, 0):  # no limit, in other servers
-            sampling["top_k"] = None
+        for name, all_of_them in (("top_k", (-1, 0)), ("dry_penalty_last_n", (-1,))):
+            if sampling.get(name) in all_of_them:  # no limit, in other servers
+                sampling[name] = None
         prediction = None if fields.prediction is None else fields.prediction.content or None
         lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
         check_prompt_size({"prediction": prediction or "", **lists}, self.service)
@@ -164,8 +165,9 @@ class TextRequest(ABC):
             **sampling, "max_new_tokens": self._limit(),
             "seed": None if fields.seed is None else fields.seed % 2**64,
             "stop": [*fields.stop, *fields.stop_token_ids], "ignore_eos": fields.ignore_eos,
+            "include_stop_str_in_output": fields.include_stop_str_in_output,
             "logprobs": self.n_top, "logprobs_of": fields.logprobs_of,
-            "speculative": None if asked is None else Speculative(asked.draft, asked.gamma, asked.verify),
+            "speculative": None if asked is None else asked.settings,
             "prediction": prediction,
         }  # fmt: skip
 
