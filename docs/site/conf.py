@@ -29,6 +29,7 @@ PAGES = {
         "docs/GENERATING",
         "docs/STRUCTURED_OUTPUT",
         "docs/SERVER",
+        "docs/COMING_FROM",
         "docs/EVALUATION",
         "docs/TRAINING",
         "docs/MANY_MACHINES",

@@ -82,7 +82,7 @@ def sequences_of(tokenizer: Tokenizer, text: str) -> set[tuple[int, ...]]:
 
     wanted, index = text.encode("utf-8", "replace"), TokenIndex.of(tokenizer)
     whole = set(index.containing(wanted))
-    found = {(token,) for token in whole} or {encode(wanted)}
+    found: set[tuple[int, ...]] = {(token,) for token in whole} or {encode(wanted)}
     for n in range(1, len(wanted)):
         tail = encode(wanted[n:])[:_LONGEST_TAIL]
         found |= {(token, *tail) for token in index.ending_with(wanted[:n]) if tail and token not in whole}
