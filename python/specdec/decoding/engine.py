@@ -281,7 +281,7 @@ class Engine:
         bad_words: Sequence[str | Sequence[int]] | None = None,
         draft_sampling: Sampling | None = None, transform: Transform | None = None,
         schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
-        constraint: Constraint | None = None,
+        constraint: Constraint | None = None, max_reasoning_tokens: int | None = None,
         verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
         include_stop_str_in_output: bool = False, skip_special_tokens: bool = True,
         logprobs: int | None = None, logprobs_of: LogprobsOf = "model",

@@ -84,7 +84,7 @@ def generate(
     bad_words: Sequence[str | Sequence[int]] | None = None,
     draft_sampling: Sampling | None = None, transform: Transform | None = None,
     schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
-    constraint: Constraint | None = None,
+    constraint: Constraint | None = None, max_reasoning_tokens: int | None = None,
     verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
     include_stop_str_in_output: bool = False, skip_special_tokens: bool = True,
     n_threads: int | None = None, prompt_cache: PromptCache | None = None,
@@ -158,6 +158,12 @@ def generate(
         ids are allowed where it may end. A stop or `max_new_tokens` may cut it short.
     constraint : Constraint, optional
         Your own constraint: an object with the method ``start(tokens)``.
+
+        A reply to `messages` may begin with reasoning, if the chat template has a format for it. These
+        constraints then apply to the answer after it; `Result.answer` is that part of the text.
+    max_reasoning_tokens : int, optional
+        Bound on the tokens of such reasoning, without its tags: after them its end is forced, so 0 closes it
+        at once. None: no bound.
     verify : {"auto", "rejection", "block", "traversal", "coupled", "k-sequential", "classical"}
         The verification rule, see `specdec.verify`. "auto" is "block" for chains that a draft samples,
         "traversal" for trees that it samples, and "rejection" otherwise (copied tokens, temperature 0,
@@ -290,7 +296,7 @@ def stream(
     bad_words: Sequence[str | Sequence[int]] | None = None,
     draft_sampling: Sampling | None = None, transform: Transform | None = None,
     schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
-    constraint: Constraint | None = None,
+    constraint: Constraint | None = None, max_reasoning_tokens: int | None = None,
     verify: DecodingRule = "auto", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
     include_stop_str_in_output: bool = False, skip_special_tokens: bool = True,
     n_threads: int | None = None, prompt_cache: PromptCache | None = None,

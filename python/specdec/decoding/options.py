@@ -45,6 +45,7 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 _MOST_SAMPLES = 2**20
+MAX_REASONING: Final = 2**31 - 1
 CONSTRAINTS: Final = (*get_args(ConstraintType), "constraint")
 
 
@@ -128,6 +129,9 @@ class DecodingOptions(Sampling):
     regex: str | None = other(None, flag="PATTERN", help="Regular expression that the whole text must match.")
     grammar: str | None = other(None, flag="FILE", help="Grammar file, Lark or GBNF, for the text.")
     constraint: Constraint | None = other(None)
+    max_reasoning_tokens: int | None = integer(
+        None, 0, flag="N", served=(0, MAX_REASONING), help="Maximum number of tokens of reasoning in a reply."
+    )
     verify: DecodingRule = choice("auto", DECODING_RULES, flag="RULE", help=", ".join(DECODING_RULES))
     lenience: float = number(
         1.0, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0, flag="L",
@@ -248,6 +252,7 @@ class TextOptions(SamplingOptions, total=False):
     regex: str | None
     grammar: str | None
     constraint: Constraint | None
+    max_reasoning_tokens: int | None
     verify: DecodingRule
     lenience: float
     stop: Stop
@@ -307,6 +312,7 @@ _ELSEWHERE: Final = {
     "json_schema": "schema", "guided_json": "schema", "guided_regex": "regex",
     "guided_grammar": "grammar", "logits_processor": "transform", "eos_token_id": "stop",
     "num_threads": "n_threads", "lora_request": "adapter", "num_return_sequences": "n",
+    "thinking_token_budget": "max_reasoning_tokens", "reasoning_budget": "max_reasoning_tokens",
     "min_new_tokens": "min_tokens", "bad_words_ids": "bad_words",
 }  # fmt: skip
 """Names of settings in other libraries."""

@@ -8,8 +8,15 @@ from typing import Any
 
 from specdec.containers import prompts_of, text_of
 from specdec.errors import ContextLengthError, InputError, number_of
-from specdec.models.chat_template import Messages, begins_reply, conversations_of
+from specdec.models.chat_template import (
+    ChatTemplate,
+    Messages,
+    begins_reply,
+    conversations_of,
+    text_of_message,
+)
 from specdec.models.model import Model
+from specdec.models.reasoning_format import ReasoningPosition, reasoning_format
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder
 
 
@@ -161,6 +168,23 @@ class Chat:
                     raise
                 raise InputError.about(error.argument or "messages", f"conversation {i}: {error}") from None
         return prompts
+
+    def reasoning_positions(
+        self, target: Model, prompts: Sequence[Sequence[int]]
+    ) -> dict[tuple[int, ...], ReasoningPosition]:
+        """Return the position in its reply after each prompt; none if the model does not reason."""
+        given = self.variables.get("chat_template")
+        how = target.reasoning_format
+        if given is not None:
+            text = (target.chat_template or ChatTemplate({})).text(given)
+            how = reasoning_format(target.tokenizer, text)
+        if how is None:
+            return {}
+        continued = (
+            None if self.begins_reply(i) else text_of_message(messages[-1])
+            for i, messages in enumerate(self.conversations)
+        )
+        return {tuple(ids): how.position(ids, one) for ids, one in zip(prompts, continued, strict=True)}
 
     def begins_reply(self, index: int) -> bool:
         """Whether the output is a new message rather than the continuation of the last one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -15,6 +15,7 @@ from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunType
 from specdec.decoding.constraint import Constraint
+from specdec.decoding.guided.after_reasoning import AfterReasoning
 from specdec.decoding.guided.grammars import ConstraintType
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.options import DecodingOptions, Policy
@@ -27,6 +28,7 @@ from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import ConstraintError, InputError, number_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
+from specdec.models.reasoning_format import ReasoningPosition
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.verification.rules import DecodingRule, Rule
 from specdec.verification.sampling import TRUNCATIONS, Sampling
@@ -99,7 +101,8 @@ class Request:
             raise InputError.of("skip_special_tokens", False, expected)
         prompts = _prompt_ids(self.target, given, self.is_batch, chat, decoder_prompt)
         self.prompts = [ids for ids in prompts for _ in range(n)]
-        self.constraint = constraint_of(options, self.target, sorted(ends))
+        self.reasoning = self._reasoning(chat, [one.ids for one in prompts])
+        self.constraint = self._constraint(sorted(ends))
         gamma, self.policy = max_draft_tokens(options, opened)
         self.drafting = Drafting()
         if opened is None or gamma == 0:
@@ -108,6 +111,25 @@ class Request:
             run_type = RunType(self.target, opened, self.sampling.temperature, self.rule, options.threads)
             adaptive = (self.policy, run_type) if isinstance(self.policy, AdaptiveGamma) else None
             self.drafting = Drafting(opened, description, gamma, adaptive)
+
+    def _reasoning(
+        self, chat: Chat | None, prompts: list[list[int]]
+    ) -> Mapping[tuple[int, ...], ReasoningPosition]:
+        """Return the position in its reply after each prompt of a model that reasons."""
+        found = {} if chat is None else chat.reasoning_positions(self.target, prompts)
+        if (limit := self.options.max_reasoning_tokens) is not None and not found:
+            expected = "None, or messages for a model whose chat template has a known reasoning format"
+            raise InputError.of("max_reasoning_tokens", limit, expected)
+        return found
+
+    def _constraint(self, end_ids: Sequence[int]) -> Constraint | None:
+        """Return the constraint of the texts, of reasoning replies with a bound on their reasoning."""
+        self.guidance = given = constraint_of(self.options, self.target, end_ids)
+        limit = self.options.max_reasoning_tokens
+        may_reason = any(position.phase != "ended" for position in self.reasoning.values())
+        if not may_reason or (given is None and limit is None):
+            return given
+        return AfterReasoning(self.reasoning, given, limit, self.target.config.n_vocab, end_ids)
 
     def model(self, index: int) -> Model:
         """Return the model, adapted or not, of a sequence."""

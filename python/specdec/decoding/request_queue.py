@@ -291,7 +291,7 @@ class ConstraintTurns:
         constraints = {
             sample.generation: constraint.mask_s
             for sample in running
-            if isinstance(constraint := sample.generation.request.constraint, Guidance)
+            if isinstance(constraint := sample.generation.request.guidance, Guidance)
         }
         self._n_texts = Counter(sample.generation for sample in running)
         self._expensive &= constraints.keys()
@@ -316,7 +316,7 @@ class ConstraintTurns:
         """Record how long the masks of the last planned round took."""
         expensive_s = 0.0
         for generation, before in self._spent.items():
-            constraint = generation.request.constraint
+            constraint = generation.request.guidance
             assert isinstance(constraint, Guidance)
             seconds = constraint.mask_s - before
             shares = 1 if generation in self._expensive else self._n_texts[generation]

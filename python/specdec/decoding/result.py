@@ -22,6 +22,7 @@ VERSION: Final = 1
 """Version of the dict that `Result.to_dict` returns."""
 _OF_VALUE: Final = ("text", "tokens", "finish_reason", "stop", "prompt_ids", "source_ids")
 """Attributes that equality compares."""
+_OTHERS: Final = ("seed", "n_cached_tokens", "source_text", "answer", "n_reasoning_tokens")
 _LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs")
 
 
@@ -43,6 +44,10 @@ class Result(DecodedText):
     tokens : list of int
         New token ids, including the stop id, or the token that completed the stop string: `text` can be
         shorter than the decoded `tokens`.
+    answer : str or None
+        The part of `text` after the model's reasoning; all of it if the model does not reason.
+    n_reasoning_tokens : int
+        Number of tokens of that reasoning, without the tags around it.
     finish_reason : str
         "stop": a stop string or stop id (such as end of text) was met; "length": `max_new_tokens` reached;
         "context": the context is full; "error": in the `result` of a `NotFiniteError`; "cancelled": the
@@ -76,6 +81,8 @@ class Result(DecodedText):
         The same for each prompt token but the first, by the model, as in `Model.score`.
     """
 
+    answer: str | None = None
+    n_reasoning_tokens: int = 0
     logits: NDArray[np.float32] | None = None
     n_cached_tokens: int = 0
     logprobs: NDArray[np.float64] | None = None
@@ -145,7 +152,7 @@ class Result(DecodedText):
         ...         print(json.dumps(result.to_dict()), file=file)
         """
         texts = self._texts()
-        found = {name: getattr(self, name) for name in (*_OF_VALUE, "seed", "n_cached_tokens", "source_text")}
+        found = {name: getattr(self, name) for name in (*_OF_VALUE, *_OTHERS)}
         found |= {name: _listed(getattr(self, name)) for name in _LOGPROBS}
         found["figure"] = None if texts is None else {"prompt": texts.prompt, "rounds": texts.rounds}
         listed: dict[str, Any] = without_nan({"specdec_result": VERSION, **found})
@@ -185,6 +192,8 @@ class Result(DecodedText):
             top_logprobs=_top_log_probs(found, "top_logprobs", len(tokens)),
             prompt_logprobs=_log_probs(found, "prompt_logprobs", n_prompt),
             prompt_top_logprobs=_top_log_probs(found, "prompt_top_logprobs", n_prompt),
+            answer=found.text("answer", default=None),
+            n_reasoning_tokens=found.integer("n_reasoning_tokens", minimum=0, default=0),
             n_cached_tokens=found.integer("n_cached_tokens", minimum=0),
             source_ids=None if found.given("source_ids") is None else found.integers("source_ids"),
             source_text=found.text("source_text", default=None), figure_texts=_figure_texts(found, trace),

@@ -75,6 +75,7 @@ class Sequence(NewText):
     def result(self) -> Result:
         """Return the result so far; its finish reason is "error" if the text has not ended."""
         request, target, score = self.request, self.request.target, self.score
+        answer, n_reasoning = self._answer()
         logits = log_probs = top = None
         if request.options.logits:
             logits = np.concatenate([np.empty((0, target.config.n_vocab), np.float32), *self._logits])
@@ -83,7 +84,8 @@ class Sequence(NewText):
         if request.options.logprobs:
             top = [pairs for _, ids, of_ids in self.logprobs for pairs in top_pairs(ids, of_ids)]
         return Result(
-            text=self.text, tokens=self.tokens, finish_reason=self.finish_reason or "error", stop=self.stop,
+            text=self.text, answer=answer, n_reasoning_tokens=n_reasoning, tokens=self.tokens,
+            finish_reason=self.finish_reason or "error", stop=self.stop,
             trace=Trace(
                 self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, rule=self.rule
             ),
@@ -94,6 +96,22 @@ class Sequence(NewText):
             prompt_top_logprobs=None if score is None else score.top_logprobs,
             tokenizer=target.tokenizer, n_cached_tokens=self.n_cached,
         )  # fmt: skip
+
+    def _answer(self) -> tuple[str | None, int]:
+        """Return the text after the reasoning, and the number of tokens of reasoning."""
+        text, position = self.text, self.request.reasoning.get(tuple(self.prompt.ids))
+        decoder = self.prompt.stream_decoder(self.request.target)
+        if position is None or text is None or decoder is None:
+            return text, 0
+        n_before = 0
+        for token in self.tokens:
+            if position.phase == "ended":
+                break
+            position = position.after(token)
+            n_before += len(decoder.feed([token]))
+        if position.is_plain or position.phase == "undecided":
+            return text, 0
+        return text[n_before:].lstrip() if position.phase == "ended" else "", position.n_tokens
 
 
 AnySequence = TypeVar("AnySequence", bound=Sequence)

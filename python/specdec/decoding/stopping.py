@@ -10,7 +10,7 @@ from specdec.checks import as_integer, check_items
 from specdec.containers import plain
 from specdec.display.rounds import FinishReason
 from specdec.errors import InputError
-from specdec.models.tokenizer import MarkSpelling, StreamDecoder, Tokenizer, special_tokens_of
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder, Tokenizer, overlap, special_tokens_of
 
 
 @dataclass(frozen=True)
@@ -230,11 +230,3 @@ class NewText:
             return None
         self._read()
         return self._scanner.text
-
-
-def overlap(text: str, string: str) -> int:
-    """Return the length of the longest proper prefix of `string` that `text` ends with."""
-    for length in range(min(len(string) - 1, len(text)), 0, -1):
-        if text.endswith(string[:length]):
-            return length
-    return 0

@@ -137,7 +137,7 @@ class ChatTemplate:
         chat_template : str, optional
             As in :meth:`text`.
         **variables
-            Other variables of the template, such as ``enable_thinking``.
+            Other variables of the template, such as ``enable_thinking``. The template must read them.
 
         Returns
         -------
@@ -146,8 +146,8 @@ class ChatTemplate:
         Raises
         ------
         InputError
-            Invalid messages; messages that the template refuses, with its reason; tools or documents that the
-            template ignores; or a template that exceeds its limits of time or memory.
+            Invalid messages; messages that the template refuses, with its reason; tools, documents or
+            variables that the template ignores; or a template that exceeds its limits of time or memory.
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
@@ -171,7 +171,7 @@ class ChatTemplate:
             "documents": _schemas("documents", documents),
             "add_generation_prompt": add,
         }
-        needed = tuple(name for name in ("tools", "documents") if values[name])
+        needed = (*(name for name in ("tools", "documents") if values[name]), *variables)
         text = render_template(template, values, needed, self.source)
         if not carry_on:
             return text
@@ -210,6 +210,13 @@ def begins_reply(
 ) -> bool:
     """Return whether a conversation's prompt starts a reply; flags as in `ChatTemplate.render`."""
     return _endings(_checked(messages[-1:]), add_generation_prompt, continue_final_message)[0]
+
+
+def text_of_message(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, with that of its parts joined."""
+    content = _plain(message).get("content")
+    blocks = content if isinstance(content, list) else [{"text": content}]
+    return "".join(str(block.get("text") or "") for block in blocks if isinstance(block, dict))
 
 
 def conversations_of(messages: Any) -> tuple[list[Any], bool]:

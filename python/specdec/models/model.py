@@ -30,6 +30,7 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod, default_cache_dtype
 from specdec.models.origin import ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
+from specdec.models.reasoning_format import ReasoningFormat, reasoning_format
 from specdec.models.score import Score, score
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
 from specdec.threads import check_threads
@@ -143,7 +144,8 @@ class Model:
     def _changed(self, **changes: Any) -> Model:
         made = object.__new__(Model)
         made.__dict__.update(self.__dict__ | changes)
-        made.__dict__.pop("chat_end_ids", None)
+        for name in ("chat_end_ids", "reasoning_format"):
+            made.__dict__.pop(name, None)
         made._register()
         return made
 
@@ -474,6 +476,14 @@ class Model:
         added: frozenset[int] = getattr(tokenizer, "added_ids", frozenset())
         inside = (token for token in ids if token < self.config.n_vocab)
         return tuple(token for token in inside if token in added or not tokenizer.decode([token]))
+
+    @functools.cached_property
+    def reasoning_format(self) -> ReasoningFormat | None:
+        """How replies separate reasoning and answer, from the chat template; None if they do not."""
+        tokenizer, template, *_ = self.texts
+        if template is None:
+            return None
+        return reasoning_format(tokenizer, "\n".join(template.templates.values()))
 
     def __repr__(self) -> str:
         c = self.config

@@ -152,9 +152,9 @@ def _ask(source: str, action: str, *arguments: Any) -> str:
         raise TokenizerError(f"{template} is not valid Jinja: {text}")
     if status == b"U":
         expected = f"no {text}, or another chat template"
-        raise InputError(
-            f"{text} is given, but the chat template of {source} ignores it; expected {expected}"
-        )
+        argument = text if text in ("tools", "documents") else "chat_template_kwargs"
+        found = f"{text} is given, but the chat template of {source} ignores it; expected {expected}"
+        raise InputError.about(argument, found)
     messages = {
         b"R": f"refuses these messages: {text}",
         b"F": f"cannot render these messages: {text}",

@@ -28,10 +28,10 @@ from specdec.serve.reply_readers import (
     Reasoning,
     Tools,
     parsed,
-    reply_reader,
     tool_format_of,
 )
 from specdec.serve.reply_readers import ToolCall as WrittenCall
+from specdec.serve.reply_reading import reply_reader
 
 _THINK: Final = "<think>"
 _THINK_END: Final = "</think>"

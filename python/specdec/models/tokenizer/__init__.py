@@ -17,12 +17,13 @@ from specdec.models.tokenizer.token_index import sequences_of, token_texts
 from specdec.models.tokenizer.vocabulary import (
     MarkSpelling,
     check_same_vocabulary,
+    overlap,
     special_tokens_of,
     warn_of_ids_beyond,
 )
 
 __all__ = [
     "ByteTokenizer", "MarkSpelling", "SourceTokenizer", "StreamDecoder", "Strip", "Tokenizer",
-    "check_same_vocabulary", "load_tokenizer", "resolve_tokenizer", "sequences_of", "source_side",
+    "check_same_vocabulary", "load_tokenizer", "overlap", "resolve_tokenizer", "sequences_of", "source_side",
     "special_tokens_of", "token_texts", "warn_of_ids_beyond", "why_no_tokenizer",
 ]  # fmt: skip

@@ -73,6 +73,14 @@ class MarkSpelling:
         return _FIRST <= ord(character) <= _OTHER
 
 
+def overlap(text: str, string: str) -> int:
+    """Return the length of the longest proper prefix of `string` that `text` ends with."""
+    for length in range(min(len(string) - 1, len(text)), 0, -1):
+        if text.endswith(string[:length]):
+            return length
+    return 0
+
+
 def check_same_vocabulary(target: Any, draft: Any) -> None:
     """Refuse a pair of models with different vocabularies.
 
