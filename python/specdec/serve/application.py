@@ -21,8 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of, printable
-from specdec.serve.bodies import RequestError, json_bytes, read_object
+from specdec.serve.bodies import RequestError, json_bytes, message_error, read_object
 from specdec.serve.completions import ChatRequest, CompletionRequest
+from specdec.serve.message_request import MessageRequest, counted_tokens
 from specdec.serve.metrics import CountedAnswers, ServerMetrics, add_to_log, print_fault
 from specdec.serve.page import page
 from specdec.serve.responses import ResponseRequest
@@ -33,6 +34,8 @@ from specdec.serve.tokenize import detokenized, tokenized, tokenizer_info
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _CLOSE: Final = {"Connection": "close"}
+_MESSAGES: Final = "/v1/messages"
+"""Paths whose errors have the format of Anthropic's API."""
 _OPEN: Final = ("/", "/health")
 """Paths that need no API key."""
 
@@ -51,6 +54,8 @@ def application(
         Route("/v1/completions", endpoints.texts(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", endpoints.texts(ChatRequest), methods=["POST"]),
         Route("/v1/responses", endpoints.texts(ResponseRequest), methods=["POST"]),
+        Route("/v1/messages", endpoints.texts(MessageRequest), methods=["POST"]),
+        Route("/v1/messages/count_tokens", endpoints.answered(counted_tokens), methods=["POST"]),
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
         Route("/tokenize", endpoints.answered(tokenized), methods=["POST"]),
@@ -89,7 +94,7 @@ class AccessControl:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
-            await error_response(refusal)(scope, receive, send)
+            await error_response(refusal, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -108,6 +113,8 @@ class AccessControl:
         if self._digest is None or scope["path"] in _OPEN:
             return None
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if (own := headers.get(b"x-api-key")) is not None and not key:  # as Anthropic's clients send it
+            scheme, key = b"bearer", own
         # Digests have equal lengths, so the comparison takes constant time.
         if not hmac.compare_digest(_digest(key.strip()), self._digest) or scheme.lower() != b"bearer":
             message = "the API key is missing or wrong; expected Authorization: Bearer KEY"
@@ -131,7 +138,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 def _not_served(request: Request, error: Exception) -> Response:
@@ -146,12 +153,13 @@ def _not_served(request: Request, error: Exception) -> Response:
         405: f"{path} does not take {method}; expected {headers.get('Allow', 'another method')}",
     }
     message = messages.get(error.status_code, str(error.detail))
-    return error_response(RequestError(message, status=error.status_code, headers=headers))
+    return error_response(RequestError(message, status=error.status_code, headers=headers), path)
 
 
 def _failed(request: Request, error: Exception) -> Response:
     print_fault(getattr(request.scope.get("route"), "path", "other"), error)
-    return error_response(RequestError("internal server error", status=500, code="internal_error"))
+    refusal = RequestError("internal server error", status=500, code="internal_error")
+    return error_response(refusal, request.url.path)
 
 
 async def _read_body(request: Request, limits: ServerLimits) -> bytes:
@@ -307,9 +315,12 @@ _STREAM_HEADERS: Final = [
 ]
 
 
-def error_response(refusal: RequestError) -> Response:
-    """Return the response to a refused request."""
-    return Response(json_bytes(refusal.body()), refusal.status, refusal.headers, "application/json")
+def error_response(refusal: RequestError, path: str) -> Response:
+    """Return the response to a refused request, in the format of its path."""
+    body = refusal.body()
+    if path.startswith(_MESSAGES):
+        body = message_error(body, refusal.status)
+    return Response(json_bytes(body), refusal.status, refusal.headers, "application/json")
 
 
 class _ClientGoneError(Exception):
@@ -376,7 +387,7 @@ class TextAnswer(Response):
             # In a thread: large responses with log-probabilities must not block others.
             answer = await asyncio.to_thread(lambda: json_bytes(self._request.whole(results)))
         except Exception as error:
-            response = error_response(self._refusal(error))
+            response = error_response(self._refusal(error), self._scope["path"])
         else:
             response = Response(answer, media_type="application/json")
         await self._respond(response, send)
@@ -390,7 +401,7 @@ class TextAnswer(Response):
         except Exception as error:
             refusal = self._refusal(error)
             if not self._begun:
-                await self._respond(error_response(refusal), send)
+                await self._respond(error_response(refusal, self._scope["path"]), send)
                 return
             await self._write(send, self._request.fail(refusal.body()))
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})

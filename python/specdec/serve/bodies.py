@@ -46,6 +46,14 @@ class RequestError(SpecdecError):
         }
 
 
+def message_error(body: Mapping[str, Any], status: int = 500) -> dict[str, Any]:
+    """Convert the body of an error to the format of Anthropic's API."""
+    error = body["error"]
+    error_type = {503: "overloaded_error"}.get(status, error["type"])
+    error_type = "api_error" if error_type == "server_error" else error_type
+    return {"type": "error", "error": {"type": error_type, "message": error["message"]}}
+
+
 def json_bytes(value: Any) -> bytes:
     """Encode a value as UTF-8 JSON; release the GIL between chunks of an object's long lists."""
     if isinstance(value, dict) and any(isinstance(one, list) and len(one) > _CHUNK for one in value.values()):

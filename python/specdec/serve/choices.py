@@ -11,18 +11,18 @@ from typing import Any, Final
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure
+from specdec.models.reasoning_format import ReasoningPosition
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import RequestError
 from specdec.serve.reply_readers import (
-    TOOL_FORMATS,
     MarkedText,
     Reasoning,
     ReplyReader,
     Said,
     ToolCall,
     Tools,
-    reply_reader,
 )
+from specdec.serve.reply_reading import reply_reader
 from specdec.serve.service import Service, TokenTexts
 from specdec.trace import Round, Trace
 
@@ -105,30 +105,37 @@ def legacy_logprobs(texts: TokenTexts, scored: Iterable[ScoredToken], n_top: int
 class Choice:
     """One text of a response; a `reply` is parsed for reasoning and calls of `tools`.
 
-    `own_text`: does not continue the prompt; `scored`: with log-probabilities; `begin`: characters before it;
-    `rounds`: with the rounds of its tokens; `names`: with names of special tokens.
+    `own_text`: does not continue the prompt; `continued`: the reply's text in the prompt; `scored`: with
+    log-probabilities; `begin`: characters before it; `rounds`: with the rounds of its tokens; `names`: with
+    names of special tokens.
     """
 
     def __init__(
         self, service: Service, prompt_ids: Sequence[int], *, own_text: bool, stops: Sequence[str | int] = (),
-        scored: bool = False, reply: bool = False, tools: Tools | None = None, begin: int = 0,
-        rounds: bool = False, names: bool = False,
+        scored: bool = False, reply: bool = False, tools: Tools | None = None, continued: str | None = None,
+        begin: int = 0, rounds: bool = False, names: bool = False,
     ) -> None:  # fmt: skip
         ids, tokenizer = list(prompt_ids), service.tokenizer
         continuing = not own_text and bool(tokenizer.decode(ids[-16:]) or tokenizer.decode(ids))
         decoder = partial(StreamDecoder, tokenizer, continuing=continuing, names=names)
-        self.n_calls = self.n_reasoning_tokens = 0
-        self._n_characters, self._stops, self._marks = begin, frozenset(stops), service.marks
+        self.n_calls = 0
+        self._n_characters, self._stops = begin, frozenset(stops)
         self._decoder, self._end = decoder(), begin  # token by token, not cut at stop strings
         self._held: list[ScoredToken] | None = [] if scored else None  # tokens whose text is pending
         self._figure = Figure(tokenizer, ids, decoder=decoder()) if rounds else None
         self._reader: ReplyReader | None = None
-        self._counter: ReplyReader | None = None  # reads token by token to count reasoning tokens
+        self._position: ReasoningPosition | None = None  # after the tokens so far
         if reply:
-            begun = service.begun_message(ids)
-            make = partial(reply_reader, tools, service.tool_format, service.marks, begun)
-            self._reader, self._marked = make(), MarkedText(decoder(), service.marks)
-            self._counter = make() if TOOL_FORMATS[service.tool_format].begin else None
+            if (how := service.target.reasoning_format) is not None:
+                self._position = how.position(ids, continued)
+            name, begun = service.tool_format, service.begun_message(ids)
+            self._reader = reply_reader(tools, name, service.marks, begun, self._position)
+            self._marked = MarkedText(decoder(), service.marks)
+
+    @property
+    def n_reasoning_tokens(self) -> int:
+        """Number of tokens of reasoning so far."""
+        return 0 if self._position is None else self._position.n_tokens
 
     def feed(self, piece: Piece) -> Delta:
         """Take a piece of the text; raise RequestError if it was cancelled or failed."""
@@ -160,24 +167,22 @@ class Choice:
 
         Tokens after the end of the text (cut at a stop string, or an end token) are dropped.
         """
-        if self._held is None and self._counter is None:
+        if self._position is not None:
+            for token in piece.tokens:
+                self._position = self._position.after(token)
+        if self._held is None:
             return []
         for i, token in enumerate(piece.tokens):
             text = self._decoder.feed([token])
-            if self._counter is not None:
-                mark = self._marks.mark(token)
-                self._counter.feed(mark + text)
-                self.n_reasoning_tokens += self._counter.reasons and not mark
-            if self._held is not None and piece.logprobs is not None:
+            if piece.logprobs is not None:
                 top = list(piece.top_logprobs[i]) if piece.top_logprobs else []
                 self._held.append((self._end, token, float(piece.logprobs[i]), top))
             self._end += len(text)
-        held = self._held or []
+        held = self._held
         n = len(held)
         if piece.finish_reason in (None, "stop"):
             n = next((i for i, one in enumerate(held) if one[0] >= self._n_characters), n)
-        if self._held is not None:
-            self._held = held[n:]
+        self._held = held[n:]
         return held[:n]
 
 
@@ -249,10 +254,19 @@ class Usage:
         n_accepted = sum(one.n_accepted for one in rounds)
         n_positions = max((one.n_accepted for one in rounds), default=0)
         return {
-            "accepted_draft_tokens": n_accepted, "rejected_draft_tokens": n_drafted - n_accepted,
+            "accepted_draft_tokens": n_accepted,
+            "rejected_draft_tokens": n_drafted - n_accepted,
             "accepted_draft_tokens_per_pos": [
                 sum(one.n_accepted > position for one in rounds) for position in range(n_positions)
             ],
+        }
+
+    def message(self) -> dict[str, Any]:
+        """Return `usage` of messages, where input tokens are those not in the cache."""
+        return {
+            "input_tokens": self._n_prompt - self._n_cached, "cache_read_input_tokens": self._n_cached,
+            "cache_creation_input_tokens": 0, "output_tokens": self._n_new,
+            "output_tokens_details": {"thinking_tokens": self._n_reasoning},
         }  # fmt: skip
 
     def figures(self) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Final
 from specdec import _core
 from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
-from specdec.errors import InputError, SpecdecError
-from specdec.models.chat_template import begins_reply
+from specdec.errors import InputError
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.bodies import event
@@ -217,20 +216,8 @@ class ChatRequest(ChoicesRequest, ConversationRequest):
     def read_messages(self) -> list[dict[str, Any]]:
         return [message.for_template() for message in self.fields.messages]
 
-    def read_prompts(self) -> list[dict[str, Any]]:
-        found = super().read_prompts()
-        begins, continues = map(self.variables.get, ("add_generation_prompt", "continue_final_message"))
-        try:
-            self.own_text = begins_reply(self.messages, begins, continues)
-        except SpecdecError as error:
-            raise self.service.refusal(error) from error
-        return found
-
     def make_choice(self, prompt: int) -> Choice:
-        return self.choice(
-            self.generations[prompt], own_text=self.own_text, reply=True, tools=self.tools,
-            rounds=self.fields.return_rounds,
-        )  # fmt: skip
+        return self.reply(self.generations[prompt], rounds=self.fields.return_rounds)
 
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         choices = []

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, FailFast, Field, Tag
 
 from specdec.errors import shown
+from specdec.models.chat_template import ChatTemplate
 from specdec.serve import request_fields
 from specdec.serve.reply_readers import Tools
 from specdec.serve.request_fields import (
@@ -183,8 +184,11 @@ class _TypedTool(RequestFields):
     without_effect = CACHE_CONTROL
 
 
+ToolName = Annotated[str, AfterValidator(_name)]
+
+
 class _OfferedFunction(RequestFields):
-    name: Annotated[str, AfterValidator(_name)] = Field(description="a string")
+    name: ToolName = Field(description="a string")
     description: str | None = None
     parameters: dict[Any, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: Annotated[bool, AfterValidator(lambda strict: strict or None)] | None = None
@@ -235,22 +239,29 @@ class ChatTools(RequestFields):
     @property
     def offered(self) -> Tools | None:
         """Callable tools, checked; None without tools."""
-        functions: dict[str, dict[str, Any]] = {}
-        for tool in self.tools:
-            function = tool.function.for_template()
-            if functions.setdefault(function["name"], function) is not function:
-                message = f"tools has two functions {function['name']!r}; expected unique names"
-                raise refused("tools", message)
-        choice: Any = self.tool_choice
+        given, choice = [tool.function.for_template() for tool in self.tools], self.tool_choice
         if choice is None or isinstance(choice, str):
-            if not functions and choice == "required":
-                raise refused("tool_choice", "tool_choice is given without tools; expected tools")
-            return Tools(functions, choice or "auto", self.parallel_tool_calls) if functions else None
-        name = choice.function.name
+            return tools_of(given, choice, None, self.parallel_tool_calls)
+        return tools_of(given, "named", choice.function.name, self.parallel_tool_calls)
+
+
+def tools_of(
+    given: Sequence[dict[str, Any]], choice: str | None, name: str | None, parallel: bool
+) -> Tools | None:
+    """Make the tools of a request from descriptions with unique names; None without tools."""
+    functions: dict[str, dict[str, Any]] = {}
+    for function in given:
+        if functions.setdefault(function["name"], function) is not function:
+            message = f"tools has two functions {function['name']!r}; expected unique names"
+            raise refused("tools", message)
+    if name is not None:
         if name not in functions:
             message = f"tool_choice names the function {shown(name)}; expected one of tools"
             raise refused("tool_choice", message)
-        return Tools({name: functions[name]}, "named", self.parallel_tool_calls)
+        return Tools({name: functions[name]}, "named", parallel)
+    if not functions and choice == "required":
+        raise refused("tool_choice", "tool_choice is given without tools; expected tools")
+    return Tools(functions, choice or "auto", parallel) if functions else None
 
 
 class ResponseTools(ChatTools):
@@ -258,6 +269,11 @@ class ResponseTools(ChatTools):
 
     tools: Annotated[list[_ResponseTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)
     tool_choice: Annotated[_Word | Annotated[_ResponseChoice, Tag("<function>")], _of_choice] | None = None
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_EFFORT: Final = "reasoning_effort"
+SWITCH: Final = "enable_thinking"
 
 
 class TemplateFields(RequestFields):
@@ -268,7 +284,12 @@ class TemplateFields(RequestFields):
     continue_final_message: bool | None = None
 
     @property
-    def variables(self) -> dict[str, Any]:
+    def effort(self) -> tuple[str, Effort | None]:
+        """(field with the reasoning effort, its value)."""
+        raise NotImplementedError
+
+    def variables(self, template: ChatTemplate, *, tools: bool) -> dict[str, Any]:
+        """Return the variables; a reasoning effort that the template does not read is refused."""
         found = dict(self.chat_template_kwargs)
         for name in ("add_generation_prompt", "continue_final_message"):
             if (value := getattr(self, name)) is not None:
@@ -278,4 +299,24 @@ class TemplateFields(RequestFields):
         if "chat_template" in found:
             message = "chat_template_kwargs has chat_template; expected variables of the model's own template"
             raise refused("chat_template_kwargs", message, "unsupported_parameter")
-        return found
+        field, effort = self.effort
+        if effort is None:
+            return found
+        if _EFFORT in found:
+            raise refused(field, f"{_EFFORT} is in chat_template_kwargs too; expected one of them")
+        if template.reads(_EFFORT, tools=tools):
+            return {**found, _EFFORT: effort}
+        if effort == "none" and SWITCH not in found and template.reads(SWITCH, tools=tools):
+            return {**found, SWITCH: False}
+        message = f"{field} is {effort!r}, which the model's chat template does not read"
+        raise refused(field, f"{message}; expected no such field, or max_reasoning_tokens")
+
+
+class EffortFields(TemplateFields):
+    """Variables of the chat template, with the reasoning effort by its own name."""
+
+    reasoning_effort: Effort | None = None
+
+    @property
+    def effort(self) -> tuple[str, Effort | None]:
+        return _EFFORT, self.reasoning_effort

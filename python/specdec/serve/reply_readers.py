@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from specdec.decoding.stopping import overlap
-from specdec.models.tokenizer import MarkSpelling, StreamDecoder
+from specdec.models.reasoning_format import HARMONY_ENDS, HARMONY_MARKS, harmony_address
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder, overlap
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,6 @@ class ReplyReader(ABC):
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
         self._tools = tools
         self._spelling = spelling or MarkSpelling()
-        self.reasons = False  # whether the next text is reasoning
         self._n_calls = 0
         self._space = ""  # trailing whitespace, dropped unless more text comes
         self._has_text = False
@@ -434,15 +433,6 @@ class ForcedCalls(ReplyReader):
         return self._call([ToolCall(name, text)])
 
 
-_HARMONY_MARKS: Final = (
-    "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
-)  # fmt: skip
-"""Marks before the parts of a message (role, channel, content type, content), and three end marks."""
-_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
-_RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
-_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
-
-
 class HarmonyReader(ReplyReader):
     """Reads gpt-oss channels: "analysis" is reasoning, messages to functions are calls, the rest is text.
 
@@ -453,7 +443,7 @@ class HarmonyReader(ReplyReader):
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
         super().__init__(tools, spelling)
-        self._names = {self._spelling.spell(name): name for name in _HARMONY_MARKS}
+        self._names = {self._spelling.spell(name): name for name in HARMONY_MARKS}
         self._cutter = MarkCutter(self._names)
         self._header: str | None = ""  # of the current message; None in its content or outside
         self._raw_header = ""  # of the message being read
@@ -475,7 +465,6 @@ class HarmonyReader(ReplyReader):
         for piece, mark in self._cutter.feed(text):
             said += self._text(piece) if piece else []
             said += self._mark(self._names[mark]) if mark else []
-        self.reasons = self._header is None and self._channel == "reasoning" and not self._recipient
         return said
 
     def finish(self) -> list[Said]:
@@ -508,7 +497,7 @@ class HarmonyReader(ReplyReader):
         if self._header is not None:
             self._header, self._own = self._header + self._own, ""
         self._has_mark = True
-        if name in _ENDS:
+        if name in HARMONY_ENDS:
             said = self._close(name)
             self._header = None
         elif name == "<|start|>":
@@ -518,9 +507,8 @@ class HarmonyReader(ReplyReader):
             said = self._close("")
             self._header = name
         elif name == "<|message|>" and self._header is not None:
-            channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
-            self._channel = "reasoning" if channel is not None and channel[1] == "analysis" else "text"
-            self._recipient = "" if recipient is None else recipient[1]
+            channel, self._recipient = harmony_address(self._header)
+            self._channel = "reasoning" if channel == "analysis" else "text"
             self._gap = self._channel in self._given
             self._raw_header, self._header = self._header.removeprefix("assistant").lstrip() + name, None
         elif self._header is not None:
@@ -564,7 +552,7 @@ def _bare(sign: str, mark: str) -> ToolFormat:
 
 
 TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
-    "harmony": ToolFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
+    "harmony": ToolFormat("<|channel|>", HARMONY_MARKS, HarmonyReader, "<|start|>"),
     "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, mistral_calls),
     "xml": _marked("<function=", "<tool_call>", "</tool_call>", xml_calls, tags=True),
     "hermes": _marked("<tool_call>", "<tool_call>", "</tool_call>"),
@@ -578,18 +566,3 @@ TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
 def tool_format_of(template: str) -> str:
     """Return the name of a chat template's tool format."""
     return next(name for name, one in TOOL_FORMATS.items() if one.sign in template)
-
-
-def reply_reader(
-    tools: Tools | None, name: str, spelling: MarkSpelling | None = None, begun: str | None = None
-) -> ReplyReader | None:
-    """Make a reply reader for one of `TOOL_FORMATS`; None if the reply is plain text.
-
-    `spelling` spells special tokens; `begun` is the part of the message in the prompt, if known.
-    """
-    one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
-    if tools is None or tools.choice == "none":
-        return one.make(Tools({}, "none"), spelling, begun) if one.begin else None
-    if tools.choice in ("named", "required"):
-        return ForcedCalls(tools, spelling)
-    return one.make(tools, spelling, begun)

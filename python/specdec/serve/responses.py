@@ -42,7 +42,7 @@ class ResponseRequest(ConversationRequest):
         return messages_of_input(self.fields.instructions, self.fields.input)
 
     def prepare(self) -> None:
-        self._choice = self.choice(self.generations[0], own_text=True, reply=True, tools=self.tools)
+        self._choice = self.reply(self.generations[0])
         self._n_events = 0
         self._output: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None  # message or reasoning item that takes more text
@@ -107,7 +107,8 @@ class ResponseRequest(ConversationRequest):
             "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
             "model": self.model, "output": list(self._output),
             "parallel_tool_calls": self.tools is None or self.tools.parallel, "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None}, "store": False, "truncation": "disabled",
+            "reasoning": {"effort": self.fields.effort[1], "summary": None}, "store": False,
+            "truncation": "disabled",
             "usage": None if usage is None else usage.response(),
             **{name: body.get(name) for name in _ECHOED}, "tools": body.get("tools") or [],
             "temperature": self.options["temperature"], "top_p": self.options.get("top_p") or 1.0,

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-_TEMPLATE: Final = "set the template's own variables in chat_template_kwargs"
-
 _LOGPROBS: Final = "message.output_text.logprobs"
 """The only value that `include` of responses may hold."""
 NewTokens = Annotated[int, within(1, "n_new_tokens")]
@@ -59,7 +57,7 @@ def _json_schema(value: Any, info: ValidationInfo) -> Any:
     return _bounded(value, info)
 
 
-_JsonSchema = Annotated[Any, AfterValidator(_json_schema)]
+JsonSchema = Annotated[Any, AfterValidator(_json_schema)]
 _Expression = Annotated[str, AfterValidator(_bounded)]
 
 
@@ -67,7 +65,7 @@ class _NamedSchema(RequestFields):
     name: str = Field(description="a name for the schema")
     description: str | None = None
     strict: bool = False  # always enforced
-    schema_: _JsonSchema = Field(alias="schema", description="a JSON schema")
+    schema_: JsonSchema = Field(alias="schema", description="a JSON schema")
 
 
 class _Format(RequestFields):
@@ -102,7 +100,7 @@ _TextFormat = Annotated[_Plain | Annotated[_FlatFormat, Tag("<schema>")], _by_ty
 class _StructuredOutputs(RequestFields):
     """vLLM's field, with exactly one of four constraints."""
 
-    json_: _JsonSchema = Field(None, alias="json")
+    json_: JsonSchema = Field(None, alias="json")
     regex: _Expression | None = None
     grammar: _Expression | None = None
     choice: Annotated[list[str], at_most("n_texts"), AfterValidator(_bounded)] | None = Field(
@@ -341,14 +339,14 @@ class CompletionFields(_SampleFields):
         return self
 
 
-_PARSED: Final = {
+PARSED: Final = {
     "skip_special_tokens": Only((True,), "replies are parsed; /v1/completions shows special tokens"),
     "add_special_tokens": Only((False,), "the chat template writes them"),
 }
 """Fields of conversations with one value."""
 
 
-class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFields):
+class ChatFields(_SampleFields, conversation.ChatTools, conversation.EffortFields):
     """`/v1/chat/completions`."""
 
     messages: Annotated[list[conversation.Message], FailFast()] = Field(
@@ -358,10 +356,9 @@ class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFie
     max_tokens: NewTokens | None = None
     logprobs: bool = False
     top_logprobs: NTop | None = None
-    fixed = TextFields.fixed | _PARSED | {
+    fixed = TextFields.fixed | PARSED | {
         "modalities": Only((["text"],), "replies are text"), "audio": Only((), "replies are text"),
         "functions": Only((), "use tools"), "function_call": Only((), "use tool_choice"),
-        "reasoning_effort": Only((), _TEMPLATE),
         "verbosity": Only(("medium",), "the model has no such setting"),
         "web_search_options": Only((), "there is no web search"),
         "moderation": Only((), "there is no moderation"),
@@ -377,6 +374,17 @@ class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFie
 class _ResponseText(RequestFields):
     format: _TextFormat | None = None
     fixed: ClassVar = {"verbosity": Only(("medium",), "the model has no such setting")}
+
+
+class _Reasoning(RequestFields):
+    effort: conversation.Effort | None = None
+    fixed: ClassVar = {
+        **dict.fromkeys(
+            ("summary", "generate_summary"), Only(("auto",), "responses have the whole reasoning")
+        ),
+        "context": Only(("auto",), "the chat template decides"),
+        "mode": Only(("standard",), "there is only one mode"),
+    }
 
 
 def _included(name: Any) -> Any:
@@ -399,9 +407,10 @@ class ResponseFields(TextFields, conversation.ResponseTools, conversation.Templa
     )
     top_logprobs: NTop | None = None
     text: _ResponseText | None = None
+    reasoning: _Reasoning | None = None
     fixed = (
         TextFields.fixed
-        | _PARSED
+        | PARSED
         | {
             **dict.fromkeys(
                 ("previous_response_id", "conversation", "prompt"),
@@ -411,13 +420,16 @@ class ResponseFields(TextFields, conversation.ResponseTools, conversation.Templa
             "background_options": Only((), "responses run only while the client waits"),
             "truncation": Only(("disabled",), "input that is too long is refused"),
             "context_management": Only((), "input that is too long is refused"),
-            "reasoning": Only((), _TEMPLATE),
             "max_tool_calls": Only((), "the server calls no tools itself"),
             "moderation": Only((), "there is no moderation"),
             "access_programs": Only((), "there are none"),
             "image": Only((), "replies are text"),
         }
     )
+
+    @property
+    def effort(self) -> tuple[str, conversation.Effort | None]:
+        return "reasoning.effort", None if self.reasoning is None else self.reasoning.effort
 
     def _formats(self) -> dict[str, Any]:
         return {"text.format": self.text and self.text.format}
@@ -434,7 +446,7 @@ class TokenizeFields(RequestFields):
     add_special: bool = False
 
 
-class TokenizeChatFields(conversation.ChatTools, conversation.TemplateFields):
+class TokenizeChatFields(conversation.ChatTools, conversation.EffortFields):
     """`/tokenize` of a conversation."""
 
     model: str | None = None

@@ -156,7 +156,9 @@ class Service:
         written = "\n".join(template.templates.values()) if template else ""
         self.tool_format = tool_format or tool_format_of(written)
         special, how = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format]
-        self.marks = MarkSpelling.of(special, how.marks, others=False)
+        reasoning = target.reasoning_format
+        marks = how.marks if reasoning is None else (*how.marks, *reasoning.marks)
+        self.marks = MarkSpelling.of(special, marks, others=False)
         self._begin_id = special.get(how.begin) if how.begin else None
 
     def begun_message(self, prompt_ids: Sequence[int]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError, shown
+from specdec.models.chat_template import begins_reply, text_of_message
 from specdec.models.model import Model
 from specdec.serve.bodies import RequestError, event, json_bytes
 from specdec.serve.choices import Choice
@@ -204,12 +205,26 @@ class ConversationRequest(TextRequest):
                 code="unsupported_model",
             )
         forced = self._forced_call()
-        self.variables: dict[str, Any] = fields.variables  # of the chat template
         tools = None if self.tools is None or self.tools.choice == "none" else self.tools.for_template
+        template = service.target.chat_template
+        self.variables: dict[str, Any] = fields.variables(template, tools=tools is not None)
+        begins, continues = map(self.variables.get, ("add_generation_prompt", "continue_final_message"))
+        try:
+            self.own_text = begins_reply(self.messages, begins, continues)
+        except SpecdecError as error:
+            raise self.service.refusal(error) from error
         given = {"tools": tools or [], "chat_template_kwargs": self.variables}
         check_prompt_size({self.prompt_field: self.messages, **given}, service)
         prompt = {"messages": self.messages, "tools": tools, "chat_template_kwargs": self.variables or None}
         return [{**self.options, **forced, "n": getattr(fields, "n", 1), **prompt}]
+
+    def reply(self, generation: Generation, *, rounds: bool = False) -> Choice:
+        """Make a `Choice` for a reply."""
+        continued = None if self.own_text else text_of_message(self.messages[-1])
+        return self.choice(
+            generation, own_text=self.own_text, reply=True, tools=self.tools, continued=continued,
+            rounds=rounds,
+        )  # fmt: skip
 
     @abstractmethod
     def read_messages(self) -> list[dict[str, Any]]:

@@ -22,7 +22,10 @@ def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     fields: Any = parse(TokenizeChatFields if names == ["messages"] else TokenizeFields, body, service)
     read_model(fields.model, service)
     try:
-        ids = _chat_ids(fields, service) if names == ["messages"] else _text_ids(fields, service)
+        if names == ["messages"]:
+            ids = chat_ids([message.for_template() for message in fields.messages], fields, service)
+        else:
+            ids = _text_ids(fields, service)
     except SpecdecError as error:
         raise service.refusal(error, {"prompt": names[0]}) from error
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": service.engine.n_text, "tokens": ids}
@@ -35,9 +38,10 @@ def _most_bytes(service: Service) -> int:
     return max(service.limits.n_tokenize_bytes, service.most_bytes)
 
 
-def _chat_ids(fields: TokenizeChatFields, service: Service) -> list[int]:
-    messages = [message.for_template() for message in fields.messages]
-    offered, variables = fields.offered, fields.variables
+def chat_ids(messages: list[dict[str, Any]], fields: Any, service: Service) -> list[int]:
+    """Encode a conversation with the tools and template variables of a request's fields."""
+    offered, template = fields.offered, service.target.chat_template
+    variables = {} if template is None else fields.variables(template, tools=offered is not None)
     tools = None if offered is None else offered.for_template
     parts = {"messages": messages, "tools": tools or [], "chat_template_kwargs": variables}
     check_prompt_size(parts, service, _most_bytes(service))
