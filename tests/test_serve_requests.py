@@ -277,8 +277,9 @@ def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
     assert asked["dry_penalty_last_n"] is None
     assert asked["speculative"] == specdec.Speculative(draft=False) and asked["top_k"] is None
     assert asked["temperature"] == 1.0 and asked["max_new_tokens"] == 50  # the server's bound
-    assert post(url, CHAT, max_completion_tokens=9, chat_template_kwargs={"a": 1})[0] == 200
-    assert engine.asked[-1]["max_new_tokens"] == 9 and engine.asked[-1]["chat_template_kwargs"] == {"a": 1}
+    started = {"add_generation_prompt": True}
+    assert post(url, CHAT, max_completion_tokens=9, chat_template_kwargs=started)[0] == 200
+    assert engine.asked[-1]["max_new_tokens"] == 9 and engine.asked[-1]["chat_template_kwargs"] == started
     assert post(url, TEXTS, prompt="[{" * 500 + '\\"')[0] == 200  # brackets in a text are not depth
     assert engine.asked[-1]["max_new_tokens"] == 16
 

@@ -19,9 +19,9 @@ from specdec.serve.reply_readers import (
     Said,
     ToolCall,
     Tools,
-    reply_reader,
     tool_format_of,
 )
+from specdec.serve.reply_reading import reply_reader
 
 PROPERTIES = {"place": {"type": "string"}, "days": {"type": "integer"}}
 WEATHER: dict[str, Any] = {"name": "weather", "parameters": {"type": "object", "properties": PROPERTIES}}

@@ -54,6 +54,13 @@ INPUT: list[Any] = [
     {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
     {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi"},
 ]  # fmt: skip
+ANTHROPIC = "/v1/messages"
+BLOCKS: list[Any] = [
+    {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": ""},
+        {"type": "tool_use", "id": "t", "name": "weather", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "rain"}]},
+]  # fmt: skip
 SOUND: list[tuple[str, dict[str, Any]]] = [
     (COMPLETIONS, {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2,
         "return_rounds": True}),
@@ -69,6 +76,10 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
         "prediction": {"type": "content", "content": "Once upon a time"}}),
     (RESPONSES, {"model": "mine", "input": INPUT, "instructions": "Be brief.", "max_output_tokens": 4,
         "stream": True, "tools": [{"type": "function", **TOOL}], "text": {"format": {"type": "text"}}}),
+    (ANTHROPIC, {"model": "mine", "system": "Be brief.", "messages": BLOCKS, "max_tokens": 4, "stream": True,
+        "stop_sequences": ["xyz"], "tools": [{"name": "weather", "input_schema": PLACE}],
+        "tool_choice": {"type": "auto"}, "thinking": {"type": "adaptive"}, "top_k": 5}),
+    (f"{ANTHROPIC}/count_tokens", {"messages": BLOCKS}),
     ("/tokenize", {"prompt": "Once", "add_special_tokens": True}), ("/tokenize", {"messages": MESSAGES}),
     ("/detokenize", {"tokens": [5, 6, 7]}),
 ]  # fmt: skip
@@ -201,7 +212,7 @@ class Served:
         """Send a request; return status and answer."""
         status, answer = ask(self.url, path, body, headers=JSON | headers)
         last = answer[-1] if isinstance(answer, list) and answer else {}
-        ends = ("response.completed", "response.incomplete")
+        ends = ("response.completed", "response.incomplete", "message_stop")
         if isinstance(answer, list) and last != "[DONE]" and last.get("type") not in ends:
             raise Failure(f"a stream that ends with {str(answer[-1:])[:200]}")
         return status, answer
@@ -265,7 +276,8 @@ def _check(status: int, answer: Any) -> None:
         raise Failure(f"status {status}: {str(answer)[:300]}")
     error = answer.get("error") if isinstance(answer, dict) else None
     named = isinstance(error, dict) and error.get("message")
-    if not named or set(error) != {"message", "type", "param", "code"}:
+    fields = {"message", "type"} if answer.get("type") == "error" else {"message", "type", "param", "code"}
+    if not named or set(error) != fields:
         raise Failure(f"the error is {str(answer)[:300]}")
 
 
