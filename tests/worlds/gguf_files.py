@@ -379,12 +379,12 @@ _COMMON = {
 
 _LAYER_NORM = (
     "phi2", "olmo", "stablelm", "starcoder", "starcoder2", "command-r", "cohere2", "gpt2", "gptneox", "bloom",
-    "mpt", "falcon", "nemotron", "jais2",
+    "mpt", "falcon", "nemotron", "jais2", "nemotron_h", "nemotron_h_moe",
 )  # fmt: skip
 _LARGER_EPSILON = (
     "phi3", "hunyuan-dense", "olmo2", "olmoe", "gpt-oss", "glm4moe", "ernie4_5-moe", "exaone-moe",
     "hunyuan-moe", "afmoe", "lfm2", "lfm2moe", "exaone4", "ernie4_5", "arcee",
-    "falcon-h1", "mamba2", "nemotron_h", "nemotron_h_moe",
+    "falcon-h1", "mamba2",
 )  # fmt: skip
 
 

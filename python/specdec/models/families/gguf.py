@@ -283,7 +283,7 @@ def _mamba_like(m: Metadata, n_head: str, d_head: str, d_state: str) -> dict[str
     return {
         "hidden_size": m.integer("embedding_length"),
         "num_hidden_layers": m.n_layer,
-        "layer_norm_epsilon": m.amount("attention.layer_norm_rms_epsilon"),
+        "layer_norm_epsilon": m.amount("attention.layer_norm_rms_epsilon", None) or m.amount(_EPSILON),
         n_head: sizes["mamba_n_heads"],
         d_head: sizes["mamba_d_head"],
         d_state: sizes["mamba_d_state"],
@@ -749,7 +749,7 @@ _MAMBA2_KEYS = _MAMBA_KEYS | {
 }  # fmt: skip
 _NEMOTRON_H_KEYS: WrittenRows = _MAMBA_KEYS | {
     "attention.head_count_kv": _kv_heads, "feed_forward_length": _widths, "attention.key_length": "d_head",
-    "attention.value_length": "d_head",
+    "attention.value_length": "d_head", _EPSILON: "norm_eps",
 }  # fmt: skip
 _QWEN3_5_KEYS = _HYBRID_KEYS | {"rope.dimension_sections": _sections}
 
