@@ -16,6 +16,7 @@ from specdec import drafts
 from specdec.drafts import NAMES, named
 from specdec.errors import CheckpointError, InputError
 from toy_pair import load_pair
+from worlds.assistants import assisted
 from worlds.eagles import eagle_folder, mimo_target
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
@@ -51,7 +52,7 @@ SAVED: dict[str, Callable[[specdec.Model], Any]] = {
     "pass": look_ahead_weights,
 }
 """Saved file or folder for a draft of this name."""
-OF_OTHER_TARGETS = {"embedded", "mtp"}
+OF_OTHER_TARGETS = {"embedded", "mtp", "assistant"}
 
 
 def test_every_draft_has_a_name() -> None:
@@ -86,6 +87,8 @@ def test_drafts_that_come_with_their_target() -> None:
     assert isinstance(quick, drafts.ModelDraft) and quick.model.dtype == "int8"
     for name in ("mtp", f"mtp:{mimo_target().path}"):
         assert isinstance(named(name, mimo_target()), drafts.MTP)
+    assisting = named(f"assistant:{assisted()[1]}", assisted()[0], dtype="int4")
+    assert isinstance(assisting, drafts.Assistant) and assisting.dtype == "int4"
 
 
 def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 2}, CheckpointError, "'num_kv_shared_layers' is 2"),
         ("Gemma4ForCausalLM", {"enable_moe_block": True}, CheckpointError, "is missing"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, UnsupportedModelError, "is causal"),
+        ("LlamaForCausalLM", {"use_bidirectional_attention": "vision"}, UnsupportedModelError, "is causal"),
         ("Gemma4ForCausalLM", {"per_layer_config": {"01": {"sliding_window": 3}}}, UnsupportedModelError,
          "not per_layer_config.01.sliding_window"),
         ("Gemma4ForCausalLM", {"per_layer_config": {"2": {"head_dim": 4}}}, UnsupportedModelError,

@@ -19,6 +19,7 @@ import specdec
 from command_line import ends_with_an_error
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
+from worlds.assistants import assisted
 from worlds.eagles import eagle_folder, mimo_target
 from worlds.folders import llama_config, write_hf
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
@@ -275,6 +276,7 @@ OF_DRAFTS: dict[str, Callable[[World], dict[str, Any]]] = {
     "LookAheadEmbeddings": lambda w: {"weights": look_ahead_weights(w.target)},
     "DecodingHeads": lambda w: {"weights": random_heads(w.target)}, "EarlyExit": lambda w: {"layer": 1},
     "Eagle": lambda w: {"path": eagle_folder(w.target, "eagle3"), "target": w.target, "n_threads": 1},
+    "Assistant": lambda w: {"target": assisted()[0], "path": assisted()[1], "n_threads": 1},
     "MTP": lambda w: {"target": mimo_target(), "n_threads": 1}, "SkipLayers": lambda w: {"attn": [0]},
     "PythonDraft": lambda w: {"drafter": FixedDraft([1])}, "OnlineTableTrainer": lambda w: {"draft": TABLE},
     "OnlineDraft": lambda w: {"draft": TABLE, "interval": None},

@@ -26,7 +26,7 @@ LINES = {
     "csrc/decode": 4100,
     "csrc/draft": 6900,
     "csrc/kernels": 5800,
-    "csrc/model": 10750,
+    "csrc/model": 11050,
     "csrc/testing": 700,
     "csrc/verify": 1450,
     "python/specdec": 54450,
@@ -35,7 +35,7 @@ LINES = {
     "python/specdec/commands": 2000,
     "python/specdec/decoding": 6000,
     "python/specdec/display": 400,
-    "python/specdec/drafts": 6800,
+    "python/specdec/drafts": 7050,
     "python/specdec/integrations": 1300,
     "python/specdec/models": 17500,
     "python/specdec/plot": 1730,
@@ -47,7 +47,7 @@ LINES = {
     "tests": 55050,
     "tests/fuzz": 2500,
     "tests/support": 3110,
-    "tests/worlds": 3740,
+    "tests/worlds": 3900,
     "training": 1900,
 }
 """Maximum lines of a folder with its subfolders; with "*" at the end, of the files in the folder itself."""
@@ -64,7 +64,7 @@ WIDE_FUNCTIONS = {
 """Functions of more than `MAX_PARAMETERS`."""
 MAX_PARAMETERS = 12
 
-MAX_PUBLIC_NAMES = 238
+MAX_PUBLIC_NAMES = 239
 """Names in `specdec.__all__` and in those of its public modules."""
 
 MAX_INTERNAL_TESTS = 48

@@ -85,6 +85,9 @@ static const field FIELDS[] = {
     {"qkv_limit", FLOAT, 0, AT(qkv_limit), {0}}, {"activation_limit", FLOAT, 0, AT(activation_limit), {0}},
     {"query_growth", REAL, 0, AT(query_growth), {0}}, {"query_span", INT, 0, AT(query_span), {0}},
     {"feature_width", INT, 0, AT(features.width), {0}}, {"feature_bias", FLAG, 0, AT(features.bias), {0}},
+    {"feature_output", FLAG, 0, AT(features.output), {0}}, {"borrows_kv", FLAG, 0, AT(borrows_kv), {0}},
+    {"n_clusters", INT, 0, AT(n_clusters), {0}},
+    {"n_chosen_clusters", INT, 0, AT(n_chosen_clusters), {0}},
     {"feature_norms", FLAG, 0, AT(features.norms), {0}},
     {"feature_pieces", INT, 0, AT(features.n_pieces), {0}},
     {"feature_normed_stream", FLAG, 0, AT(features.normed_stream), {0}},
@@ -266,7 +269,7 @@ static int layers_from(PyObject* dict, sd_config* c) {
     if (optional_numbers(dict, "score_scales", c->n_layer, &scales, &n_scales) < 0) return -1;
     for (int i = 0; i < c->n_layer; i++) {
         layers[i].mixture = layers[i].mixture != 0;
-        layers[i].shares_kv = layers[i].kv_layer != i;
+        layers[i].shares_kv = c->borrows_kv || layers[i].kv_layer != i;
         layers[i].reads_token = i == 0 && c->features.use == SD_FEATURE_ASIDE;
         layers[i].input_norm = i > 0 || (first_norm && !layers[i].reads_token);
         layers[i].score_scale = scales ? (float)scales[i] : 1.0f / sqrtf((float)layers[i].d_head);

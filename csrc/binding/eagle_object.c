@@ -53,6 +53,8 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
         return sd_refuse("model: reads no features, expected one that does");
     if (tokens_from(tokens, &eagle->model->config, &self->tokens) < 0) return -1;
     eagle->tokens = self->tokens;
+    if (eagle->model->config.n_clusters > 0 && self->tokens == NULL)
+        return sd_refuse("tokens is None, expected the token of each row of a head in clusters");
     return 0;
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fuzz.objects import CHAINS, HABITS, Proposer
 from specdec import Model, drafts
-from worlds import eagles, learned
+from worlds import assistants, eagles, learned
 from worlds.described import Description, adapted_model, draft_description, draw_adapter, make_model
 from worlds.draws import Draws
 from worlds.vocabularies import Translated, draw_vocabulary
@@ -118,7 +118,8 @@ def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description
         sizes |= {"num_key_value_heads": 1, "head_dim": draws.one(2, 4, 10), "max_position_embeddings": 8}
         found: Description = {"dtype": dtype, "sizes": sizes, "options": {"own_embedding": draws.chance(0.5)}}
         if draws.chance(0.4):
-            return found | {"first": True, "head_tokens": tokens, "mtp": draws.chance(0.6)}
+            how = {"assists": draws.chance(0.3), "mtp": draws.chance(0.6)}
+            return found | {"first": True, "head_tokens": tokens} | how
         if draws.chance(0.3):
             sizes["hidden_size"] = draws.randint(3, 40)
         flags = [name for name in ("norm_before_residual", "norm_output") if draws.chance(0.5)]
@@ -199,6 +200,8 @@ def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
     """Build a draft with random weights: Eagle, Heads, LookAheadEmbeddings or Recurrent."""
     seed = d["seed"]
     if kind == "eagle":
+        if d.get("assists") and assistants.may_be_assisted(target.config):
+            return assistants.random_assistant(target, seed, tree=tree, dtype=d["dtype"])
         if d.get("mtp") and eagles.may_have_mtp(target.config):
             how: Any = {"tree": tree, "dtype": d["dtype"], "head_tokens": d.get("head_tokens")}
             return eagles.random_mtp(target, seed, **how, normed_feedback=seed % 2 == 0)

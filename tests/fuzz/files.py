@@ -21,6 +21,7 @@ from specdec.analysis.bench import bench_rows
 from specdec.analysis.questions import Answer, AnswerFile, Reply
 from specdec.trace import Step
 from worlds import adapters, folders, gptq, learned
+from worlds.assistants import PAIRS, assisted, write_assistant
 from worlds.described import make_model
 from worlds.eagles import eagle3, mtp_folder
 from worlds.families import CONFIGS, random_weights
@@ -301,6 +302,11 @@ def _mtp() -> Files:
     return _written(mtp_folder)
 
 
+def _assistant() -> Files:
+    """Write an assistant with centroids."""
+    return _written(lambda folder: write_assistant(folder, PAIRS["centroids"][1]))
+
+
 def _adapter(kind: str) -> Files:
     """Write a LoRA adapter of `_metaspace`'s model: plain, "adapter_merged" (with head) or "adapter_dora"."""
     rng = np.random.default_rng(7)
@@ -387,6 +393,13 @@ def _use_mtp(folder: Path) -> None:
     _decode(target, drafts.MTP(target, n_threads=1))
 
 
+def _use_assistant(folder: Path) -> None:
+    target, _ = assisted()
+    draft = drafts.Assistant(target, folder, n_threads=1)
+    repr(draft)
+    _decode(target, draft)
+
+
 def _use_adapter(kind: str, folder: Path) -> None:
     """Merge it into a valid base and, if its type allows, use it unmerged."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
@@ -445,7 +458,7 @@ _MODELS: dict[str, Callable[[], Files]] = {
 _KINDS: dict[str, _Kind] = {
     "llama2c": (_llama2c, _use_llama2c), "skips": (_skips, _use_skips), "answers": (_answers, _use_answers),
     "questions": (_questions, lambda folder: specdec.read_questions(folder / "questions.jsonl")),
-    "eagle": (_eagle, _use_eagle), "mtp": (_mtp, _use_mtp),
+    "eagle": (_eagle, _use_eagle), "mtp": (_mtp, _use_mtp), "assistant": (_assistant, _use_assistant),
     **{kind: (write, lambda folder: _use_model(specdec.load(folder, n_threads=1)))
        for kind, write in _MODELS.items()},
     **{kind: (partial(_converted, *how),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import _core, drafts
+from worlds.assistants import may_be_assisted, random_assistant
 from worlds.eagles import eagle_for, may_have_mtp, random_mtp
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 from worlds.vocabularies import Renumbered
@@ -214,6 +215,9 @@ CHAINS: dict[str, Make] = {
     "other vocabulary, measured": lambda w: Renumbered(w.draft, text="measured"),
     "eagle 3": lambda w: eagle_for(w.target, "reduced"),  # an Eagle of some of the tokens
     "mtp": lambda w: random_mtp(w.target) if may_have_mtp(w.target.config) else eagle_for(w.target, "eagle1"),
+    "assistant": lambda w: (
+        random_assistant(w.target) if may_be_assisted(w.target.config) else eagle_for(w.target, "eagle1")
+    ),
     "eagle 1 with half of the head": lambda w: eagle_for(w.target, "eagle1 with half of the head"),
     "three models deep": drafted_by(drafted_by(in_tree(drafts.ParallelChains(2)), gamma=3)),
 }
@@ -236,6 +240,11 @@ TREES: dict[str, Make] = {
     "input copy tree": lambda w: drafts.InputCopy(w.ids, n_candidates=3),
     "eagle 2": lambda w: eagle_for(
         w.target, "eagle1", drafts.DynamicTree(6, width=2, steps=3, sharpness=1.0)
+    ),
+    "assistant in a tree": lambda w: (
+        random_assistant(w.target, 1, tree=tree((2, 1, 2), DISTINCT))
+        if may_be_assisted(w.target.config)
+        else eagle_for(w.target, "eagle1")
     ),
     "chains": in_tree(drafts.ParallelChains(3)),
     "samples": in_tree(tree((2, 1, 2))),
@@ -282,6 +291,7 @@ VARIANTS = {
     "drafted by lookahead", "drafted by trees", "three models deep", "heads that see draft tokens",
     "heads in a tree", "heads in a dynamic tree", "recurrent tree", "look-ahead embeddings in a tree",
     "lookahead of 4-grams", "ensemble of memories", "ensemble of layers", "object that draws branches",
+    "assistant in a tree",
 }  # fmt: skip
 """Entries that differ from others by a setting or consist of others; they run in the slower tier."""
 

@@ -1,4 +1,5 @@
-/* EAGLE-1, EAGLE-3 and MTP blocks: a small model that reads tokens and the target's hidden states. */
+/* EAGLE-1, EAGLE-3, MTP blocks and assistants: a small model that reads tokens and the target's hidden
+ * states. */
 #include "predictors.h"
 
 #include <assert.h>
@@ -35,8 +36,8 @@ typedef struct eagle_predictor {
     int32_t* pending;       /* [n_sequences, n_nodes + 1] pending row of each node of the proposal */
     int32_t* parents;       /* [n_sequences, row_capacity] of the rows of one forward pass */
     int32_t* tokens;        /* [n_sequences, row_capacity] */
-    float* features;        /* [n_sequences, row_capacity, the wider of features and d_model] */
-    float* own;             /* [n_sequences, n_slots, d_model] outputs of pending rows for their children */
+    float* features;        /* [n_sequences, row_capacity, the wider of the target's and its own] */
+    float* own;             /* [n_sequences, n_slots, sd_own_width] outputs of pending rows for children */
     int n_slots;            /* most pending rows of a sequence */
     float* slice;           /* [slice of a prompt, width] features of a slice */
     float* logits;          /* [n_sequences · n_rows, ld] if tokens are translated, else empty */
@@ -46,14 +47,20 @@ typedef struct eagle_predictor {
 
 static int target_width(const sd_eagle* e) { return e->model->config.features.width / e->n_layers; }
 
+/* Numbers of a feature of its own. */
+static int own_width(const eagle_predictor* r) { return sd_own_width(&r->eagle->model->config); }
+
+/* Does it read the text in the target's cache, and so has none of its own? */
+static int borrows(const eagle_predictor* r) { return r->eagle->model->config.borrows_kv; }
+
 static int feature_capacity(const sd_config* c) {
-    return c->features.width > c->d_model ? c->features.width : c->d_model;
+    return c->features.width > sd_own_width(c) ? c->features.width : sd_own_width(c);
 }
 
 static void lay_out(eagle_predictor* r) {
     sd_arena* arena = &r->base.arena;
     const sd_config* c = &r->eagle->model->config;
-    size_t n = (size_t)r->n_sequences, rows = n * (size_t)r->row_capacity, d_model = (size_t)c->d_model;
+    size_t n = (size_t)r->n_sequences, rows = n * (size_t)r->row_capacity;
     r->caches = sd_arena_take(arena, n, sizeof *r->caches);
     r->states = sd_arena_take(arena, n, sizeof *r->states);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
@@ -61,7 +68,7 @@ static void lay_out(eagle_predictor* r) {
     r->parents = sd_arena_take(arena, rows, sizeof *r->parents);
     r->tokens = sd_arena_take(arena, rows, sizeof *r->tokens);
     r->features = sd_arena_take(arena, rows, (size_t)feature_capacity(c) * sizeof *r->features);
-    r->own = sd_arena_take(arena, n * (size_t)r->n_slots, d_model * sizeof *r->own);
+    r->own = sd_arena_take(arena, n * (size_t)r->n_slots, (size_t)own_width(r) * sizeof *r->own);
     r->slice = sd_arena_take(arena, (size_t)sd_prompt_slice(r->eagle->model),
                              (size_t)c->features.width * sizeof *r->slice);
     r->logits =
@@ -77,7 +84,7 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     eagle_predictor* r = (eagle_predictor*)base;
     sd_cache_cut(&r->caches[sequence], 0);
     r->states[sequence] = (sequence_state){.first = prompt->tokens[0], .failure = prompt->failure};
-    if (prompt->cache == NULL || !fits(r, prompt->n)) return;
+    if (prompt->cache == NULL || !fits(r, prompt->n) || borrows(r)) return;
     r->states[sequence].prompt = prompt->tokens;
     r->states[sequence].n_prompt = prompt->n;
     r->states[sequence].target = prompt->cache;
@@ -152,6 +159,10 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     if (p->depth > limit) p->depth = limit;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     SD_TRY(check_target(r, p->cache, p->n_text - 1));
+    if (borrows(r)) {
+        sd_cache_borrow(cache, p->cache, p->n_text - 1);
+        return SD_OK;
+    }
     SD_TRY(sd_cache_settle(cache, g->n_true));
     sd_cache_keep(cache, NULL, 0);
     g->n_true = 0;
@@ -170,16 +181,17 @@ static int32_t* pending_of(const eagle_predictor* r, int sequence) {
     return r->pending + (ptrdiff_t)sequence * (r->n_nodes + 1);
 }
 
-/* Output of a pending row for its children: [d_model]. */
+/* Output of a pending row for its children: [own_width]. */
 static float* own_of(const eagle_predictor* r, int sequence, int row) {
-    return r->own + ((ptrdiff_t)sequence * r->n_slots + row) * r->eagle->model->config.d_model;
+    return r->own + ((ptrdiff_t)sequence * r->n_slots + row) * own_width(r);
 }
 
-/* Fill in the unread rows of a text, the root's last. */
+/* Fill in the unread rows of a text, the root's last; the root's alone if the text is in the target's
+ * cache. */
 static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch, int32_t* tokens,
                      int32_t* parents, float* features) {
     const sd_cache* cache = &r->caches[p->sequence];
-    int n = 0, first = cache->n_committed;
+    int n = 0, first = borrows(r) ? p->n_text - 2 : cache->n_committed;
     for (int row = first; row < p->n_text - 1; row++, n++) {
         tokens[n] = p->text[row + 1];
         parents[n] = n - 1;
@@ -194,14 +206,14 @@ static int fill_text(eagle_predictor* r, const sd_proposal* p, sd_branch* branch
 static int fill_draft_tokens(eagle_predictor* r, const sd_draft_nodes* of, sd_branch* branch, int32_t* tokens,
                              int32_t* parents, float* features) {
     const sd_proposal* p = of->proposal;
-    int d_model = r->eagle->model->config.d_model;
+    int width = own_width(r);
     int32_t* pending = pending_of(r, p->sequence);
     for (int i = 0; i < of->n_nodes; i++) {
         int32_t node = of->nodes[i], parent = pending[p->tree.parents[node]];
         tokens[i] = p->tree.tokens[node];
-        parents[i] = parent;
-        memcpy(features + (ptrdiff_t)i * d_model, own_of(r, p->sequence, parent),
-               (size_t)d_model * sizeof *features);
+        parents[i] = borrows(r) ? -1 : parent;
+        memcpy(features + (ptrdiff_t)i * width, own_of(r, p->sequence, parent),
+               (size_t)width * sizeof *features);
         pending[node] = r->caches[p->sequence].n_pending + i;
     }
     branch->own_features = 1;
@@ -211,27 +223,41 @@ static int fill_draft_tokens(eagle_predictor* r, const sd_draft_nodes* of, sd_br
 /* Keep the outputs of the last forward pass for the rows' children. */
 static void keep_own(eagle_predictor* r, const sd_draft_nodes* batch, int n) {
     const sd_model* model = r->eagle->model;
-    int d_model = model->config.d_model;
-    const float* row = r->workspace.hidden;
+    int projected = model->config.features.output, width = own_width(r);
+    const float* row = projected ? r->workspace.own : r->workspace.hidden;
+    ptrdiff_t stride = projected ? r->workspace.ld_own : width;
     for (int b = 0; b < n; b++) {
         int n_new = r->branches[b].n_new, first = r->branches[b].cache->n_pending - n_new;
-        for (int i = 0; i < n_new; i++, row += d_model) {
+        for (int i = 0; i < n_new; i++, row += stride) {
             float* to = own_of(r, batch[b].proposal->sequence, first + i);
-            if (r->eagle->normed_feedback && model->output_norm)
-                sd_model_norm(model, d_model, row, model->output_norm, model->output_norm_bias, to);
+            if (r->eagle->normed_feedback && model->output_norm && !projected)
+                sd_model_norm(model, width, row, model->output_norm, model->output_norm_bias, to);
             else
-                memcpy(to, row, (size_t)d_model * sizeof *to);
+                memcpy(to, row, (size_t)width * sizeof *to);
         }
     }
 }
 
+/* Move the logits of clusters [n_chosen_clusters] of the head to the target's ids; others are -infinity. */
+static void translate_clusters(const eagle_predictor* r, const int32_t* clusters, const float* from,
+                               float* to) {
+    const sd_config* c = &r->eagle->model->config;
+    int size = sd_cluster_rows(c);
+    for (ptrdiff_t i = 0; i < r->n_vocab; i++) to[i] = -INFINITY;
+    for (int i = 0; i < c->n_chosen_clusters; i++, from += size)
+        sd_draft_tokens_scatter(r->eagle->tokens + (ptrdiff_t)clusters[i] * size, size, from, to);
+}
+
 /* Move the logits of the head's tokens to the target's ids; the others stay -infinity. */
 static void translate(eagle_predictor* r, int n_rows) {
-    int n = sd_head_rows(&r->eagle->model->config);
+    const sd_config* c = &r->eagle->model->config;
     for (int row = 0; r->eagle->tokens != NULL && row < n_rows; row++) {
         const float* from = r->workspace.logits + row * r->workspace.ld_logits;
         float* to = r->logits + row * r->ld;
-        sd_draft_tokens_scatter(r->eagle->tokens, n, from, to);
+        if (c->n_clusters > 0)
+            translate_clusters(r, r->workspace.clusters + row * c->n_chosen_clusters, from, to);
+        else
+            sd_draft_tokens_scatter(r->eagle->tokens, sd_head_rows(c), from, to);
     }
 }
 
@@ -287,12 +313,28 @@ static sd_status reserve(eagle_predictor* r, const sd_prediction* of) {
                                    n_slots);
 }
 
+/* Does the target have the keys and values that the draft's layers read? */
+static sd_status check_borrowed(const sd_config* c, const sd_config* target) {
+    for (int i = 0; i < c->n_layer; i++) {
+        const sd_layer_config* own = &c->layers[i];
+        const sd_layer_config* of = own->kv_layer < target->n_layer ? &target->layers[own->kv_layer] : NULL;
+        if (of == NULL || !sd_has_own_keys(of) || of->n_kv_head != own->n_kv_head ||
+            of->d_head != own->d_head || of->window != own->window)
+            return sd_fail(SD_ERR_VALUE,
+                           "layer %d of the draft reads layer %d of the target, expected one with keys and "
+                           "values of its own, and with the KV heads, dimensions and window of the draft's",
+                           i, own->kv_layer);
+    }
+    return SD_OK;
+}
+
 /* Does it read hidden states of a target of this width and with this vocabulary? */
 static sd_status check(const sd_eagle* e, const sd_config* target) {
     const sd_config* c = &e->model->config;
     SD_FAIL_IF(c->features.width != e->n_layers * target->d_model, SD_ERR_VALUE,
                "the draft's features have %d numbers, expected %d hidden states of %d, the target's d_model",
                c->features.width, e->n_layers, target->d_model);
+    if (c->borrows_kv) SD_TRY(check_borrowed(c, target));
     for (int i = 0; i < sd_head_rows(c); i++)
         if (e->tokens ? e->tokens[i] < 0 || e->tokens[i] >= target->n_vocab : i >= target->n_vocab)
             return sd_fail(SD_ERR_VALUE, "the draft predicts the token %d, expected 0 to %d",

@@ -9,16 +9,20 @@
  * Row k reads token k + 1 of the text with a feature: the target's hidden states of token k. The row of the
  * last token, the root, predicts what follows it. Rows of draft tokens read the model's own output of their
  * parent instead of hidden states that the target has not computed yet. These rows are dropped: accepted
- * tokens are read again with the target's hidden states. */
+ * tokens are read again with the target's hidden states.
+ *
+ * A model that borrows keys and values (config.h; Gemma 4's assistants) has only the rows of the root and of
+ * draft tokens. They attend to the committed text in the target's cache. */
 typedef struct sd_eagle {
     const sd_model* model; /* model with features (config.h); borrowed */
     /* Hidden states of the target (cache.h); their concatenation in this order is a feature. */
     int n_layers;
     int layers[SD_MAX_CAPTURES];
-    /* Rows pass their residual stream to their children after the output norm, not before it. */
+    /* Rows pass their residual stream to their children after the output norm, not before it; ignored if
+     * they pass a projection (feature_output). */
     int normed_feedback;
     /* [sd_head_rows of the model] the target's id of each token of the head, all different; borrowed. NULL:
-     * the same ids. */
+     * the same ids, which a head in clusters does not have. */
     const int32_t* tokens;
 } sd_eagle;
 

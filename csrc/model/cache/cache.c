@@ -51,7 +51,7 @@ static void lay_out(sd_cache* c) {
                                               own->d_head, n_slots);
         sd_layer_state state = sd_layer_state_take(&c->arena, config, i, c->n_tree);
         if (c->layers) c->layers[i] = kv, c->states[i] = state;
-        if (own->attends && n_slots < c->n_window_slots) c->n_window_slots = n_slots;
+        if (stores && n_slots < c->n_window_slots) c->n_window_slots = n_slots;
     }
     size_t d_model = (size_t)config->d_model;
     if (c->has_states) c->walk = sd_walk_take(&c->arena, c->n_tree);
@@ -149,9 +149,16 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     return SD_OK;
 }
 
+void sd_cache_borrow(sd_cache* cache, const sd_cache* lender, int n) {
+    assert(cache->model->config.borrows_kv && lender->n_committed >= n && n >= lender->n_low);
+    sd_cache_cut(cache, 0);
+    cache->lender = lender;
+    cache->n_committed = n;
+}
+
 int sd_cache_chain(const sd_cache* cache) {
     int n = 0;
-    while (n < cache->n_pending && cache->parents[n] == n - 1) n++;
+    while (n < cache->n_pending && (cache->lender || cache->parents[n] == n - 1)) n++;
     return n;
 }
 

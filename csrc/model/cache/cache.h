@@ -47,6 +47,9 @@ int sd_captures_include(const sd_captures* captures, const sd_captures* wanted);
 
 typedef struct sd_cache {
     const sd_model* model; /* The model of the keys and values; borrowed. */
+    /* Of a model that borrows keys and values (config.h): the cache that has them, with the same text;
+     * borrowed. Set by sd_cache_borrow. */
+    const struct sd_cache* lender;
     /* The source that the text attends to: a counted reference. NULL: none yet, or the model has no
      * encoder. */
     sd_encoded* encoded;
@@ -91,7 +94,13 @@ typedef struct sd_cache {
 
 /* The keys and values that rows of a layer attend to; borrowed. */
 static inline const sd_key_values* sd_cache_keys(const sd_cache* cache, int layer) {
-    return &cache->layers[cache->model->config.layers[layer].kv_layer];
+    const sd_cache* of = cache->lender ? cache->lender : cache;
+    return &of->layers[cache->model->config.layers[layer].kv_layer];
+}
+
+/* The slot after those that pending nodes up to `node` attend to. */
+static inline int sd_cache_end(const sd_cache* cache, int node) {
+    return cache->n_committed + (cache->lender ? 0 : node + 1);
 }
 
 /* The first of the fewest, evenly sized shares of n > 0 that have at most `most` each. */
@@ -99,6 +108,10 @@ static inline int sd_even_share(long n, int most) {
     long n_shares = (n + most - 1) / most;
     return (int)((n + n_shares - 1) / n_shares);
 }
+
+/* Let the next nodes of a cache attend to the first n committed tokens of the lender's, in which they stay
+ * until the nodes are computed. Drops pending nodes. */
+void sd_cache_borrow(sd_cache* cache, const sd_cache* lender, int n);
 
 /* Length of the next slice if n tokens of a prompt remain. */
 static inline int sd_slice_length(const sd_cache* cache, int n) {
@@ -108,7 +121,8 @@ static inline int sd_slice_length(const sd_cache* cache, int n) {
     return n < most ? n : most;
 }
 
-/* Number of leading pending nodes that are a chain, each the child of the one before it. */
+/* Number of leading pending nodes that are a chain, each the child of the one before it. Nodes that only
+ * attend to a lender's text count as one: all that they attend to is in the slots of its positions. */
 int sd_cache_chain(const sd_cache* cache);
 
 /* Add the last n tokens, a prompt slice that was just committed, to n_prompt. */

@@ -352,13 +352,13 @@ static span span_of(const site* a, int first, int last) {
         if (here < start) start = here;
     }
     /* the slot of a position is at or after its own number; later nodes are not ancestors */
-    return (span){start / SD_PANEL * SD_PANEL, cache->n_committed + node_of(a, last) + 1};
+    return (span){start / SD_PANEL * SD_PANEL, sd_cache_end(cache, node_of(a, last))};
 }
 
 sd_prefetch_list sd_attention_first_reads(const sd_cache* cache, int layer, int kv_head) {
     int start = window_start(&cache->model->config.layers[layer], cache->n_committed);
     return sd_key_values_first_reads(sd_cache_keys(cache, layer), kv_head, start / SD_PANEL * SD_PANEL,
-                                     cache->n_committed + cache->n_pending);
+                                     sd_cache_end(cache, cache->n_pending - 1));
 }
 
 static int pairs_together(const sd_attention* at, const sd_attention_scratch* scratch) {

@@ -96,7 +96,7 @@ static int collect(const sd_pass* pass) {
     int row = 0, n_given = 0;
     for (int b = 0; b < pass->n_branches; b++) {
         const sd_branch* branch = &pass->branches[b];
-        ptrdiff_t width = branch->own_features ? model->config.d_model : f->width;
+        ptrdiff_t width = branch->own_features ? sd_own_width(&model->config) : f->width;
         for (int i = 0; i < branch->n_new; i++, row++) {
             const float* feature = branch->features + i * width;
             w->row_features[row] = feature;
@@ -123,9 +123,9 @@ static void project(sd_pass* pass, int n_rows, const float* x, int n) {
                                    .y = w->update, .ldy = w->ld_update, .factor = 1.0f));
 }
 
-/* Fill one half of w->joined with x [d_model], normalized if there is a norm. */
+/* Fill one half of w->joined with x [sd_own_width], normalized if there is a norm. */
 static void join(const sd_workspace* w, int row, int half, const float* x, const float* norm) {
-    ptrdiff_t d = w->model->config.d_model;
+    ptrdiff_t d = sd_own_width(&w->model->config);
     float* to = w->joined + (2 * row + half) * d;
     if (norm != NULL)
         sd_model_norm(w->model, (int)d, x, norm, NULL, to);
@@ -139,7 +139,7 @@ static void join_rows(void* argument, int thread, int first, int end) {
     const sd_workspace* w = ((const sd_pass*)argument)->w;
     const sd_model* model = w->model;
     int last = model->config.n_vocab - 1;
-    ptrdiff_t d = model->config.d_model;
+    ptrdiff_t d = sd_own_width(&model->config);
     for (int m = first; m < end; m++) {
         float* embedding = w->joined + 2 * m * d;
         sd_model_embed(model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m], embedding);
@@ -156,7 +156,7 @@ void sd_pass_embed_features(sd_pass* pass) {
     int n_given = collect(pass);
     if (f->use == SD_FEATURE_JOINED) {
         sd_pass_loop_rows(pass, pass->n_rows, join_rows, pass);
-        project(pass, pass->n_rows, w->joined, (int)(2 * d));
+        project(pass, pass->n_rows, w->joined, 2 * f->width);
         for (int m = 0; m < pass->n_rows; m++)
             memcpy(w->hidden + m * d, w->update + m * w->ld_update, row_bytes);
         return;

@@ -69,3 +69,10 @@ void sd_mlp_activate_slices(const sd_workspace* workspace, const sd_mlp* mlp, in
 /* Start the residual stream with features and tokens of the branches' rows, as configured. If the first layer
  * reads tokens as well as features, its input is left in w->joined: [n_rows, 2 d_model]. */
 void sd_pass_embed_features(sd_pass* pass);
+
+/* Project the rows of the pass to features of their children, w->own, for a model with feature_output. */
+void sd_pass_project_features(sd_pass* pass);
+
+/* Compute the logits of n rows [n, d_model] of the residual stream, into w->logits from row `first` on. Those
+ * of a head in clusters are of w->clusters, one cluster after the other. */
+void sd_head_run(sd_pass* pass, const float* rows, int n, int first);

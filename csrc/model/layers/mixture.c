@@ -31,10 +31,8 @@ static float rank_of(const float* x, const float* correction, int i) {
     return correction ? x[i] + correction[i] : x[i];
 }
 
-/* Insert x[first .. end), each plus its correction (NULL: none), into the n so far among the k largest:
- * chosen [k], descending, lower index on ties. NaN is larger than nothing. Returns the new n. */
-static int insert_largest(const float* x, const float* correction, int first, int end, int k, int n,
-                          int32_t* chosen) {
+int sd_insert_largest(const float* x, const float* correction, int first, int end, int k, int n,
+                      int32_t* chosen) {
     for (int i = first; i < end; i++) {
         int at = n;
         while (at > 0 && rank_of(x, correction, i) > rank_of(x, correction, chosen[at - 1])) at--;
@@ -61,13 +59,14 @@ static void choose_ranked(const sd_experts* e, const float* x, const float* corr
     int32_t groups[SD_MOST_GROUPS] = {0}, best[2];
     int n_groups = e->n_groups > 0 ? e->n_groups : 1, size = e->n / n_groups, kept = 1, n = 0;
     for (int g = 0; g < e->n_groups; g++) {
-        insert_largest(x, correction, g * size, (g + 1) * size, 2, 0, best);
+        sd_insert_largest(x, correction, g * size, (g + 1) * size, 2, 0, best);
         sums[g] = rank_of(x, correction, best[0]) + rank_of(x, correction, best[1]);
     }
-    if (e->n_groups > 0) kept = insert_largest(sums, NULL, 0, n_groups, e->n_chosen_groups, 0, groups);
+    if (e->n_groups > 0) kept = sd_insert_largest(sums, NULL, 0, n_groups, e->n_chosen_groups, 0, groups);
     sort_ascending(kept, groups);
     for (int g = 0; g < kept; g++)
-        n = insert_largest(x, correction, groups[g] * size, (groups[g] + 1) * size, e->n_chosen, n, chosen);
+        n = sd_insert_largest(x, correction, groups[g] * size, (groups[g] + 1) * size, e->n_chosen, n,
+                              chosen);
     sort_ascending(e->n_chosen, chosen);
 }
 

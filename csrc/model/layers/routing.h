@@ -34,6 +34,11 @@ typedef struct sd_routing {
     char *inputs, *activated; /* prepared; the shared expert's inputs belong to the caller */
 } sd_routing;
 
+/* Insert x[first .. end), each plus its correction (NULL: none), into the n so far among the k largest:
+ * chosen [k], descending, lower index on ties. NaN is larger than nothing. Returns the new n. */
+int sd_insert_largest(const float* x, const float* correction, int first, int end, int k, int n,
+                      int32_t* chosen);
+
 /* Take scratch for passes of up to max_rows rows from the arena (which may be counting); zeros for a model
  * without experts. */
 sd_routing sd_routing_take(sd_arena* arena, const sd_config* config, int max_rows);

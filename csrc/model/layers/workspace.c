@@ -35,6 +35,19 @@ static void lay_out_per_layer(sd_workspace* w, sd_arena* arena, int n) {
         w->per_layer_row[t] = sd_arena_take(arena, (size_t)n, sizeof(float));
 }
 
+/* Scratch of features, and of a head in clusters. */
+static void lay_out_features(sd_workspace* w, sd_arena* arena, const sd_config* c) {
+    size_t rows = (size_t)w->max_rows, n_logits = c->n_clusters > 0 ? (size_t)w->max_logits : 0;
+    w->row_features = sd_arena_take(arena, rows, sizeof *w->row_features);
+    w->given = sd_arena_take(arena, rows, (size_t)c->features.width * sizeof(float));
+    w->joined = sd_arena_take(arena, rows, 2 * (size_t)sd_own_width(c) * sizeof(float));
+    w->ld_own = row_stride(c->features.output ? c->features.width : 0);
+    w->own = sd_arena_take(arena, c->features.output ? rows : 0, (size_t)w->ld_own * sizeof(float));
+    w->ld_clusters = row_stride(c->n_clusters);
+    w->cluster_scores = sd_arena_take(arena, n_logits, (size_t)w->ld_clusters * sizeof(float));
+    w->clusters = sd_arena_take(arena, n_logits, (size_t)c->n_chosen_clusters * sizeof *w->clusters);
+}
+
 static void lay_out(sd_workspace* w) {
     const sd_config* c = &w->model->config;
     sd_arena* arena = &w->arena;
@@ -76,11 +89,9 @@ static void lay_out(sd_workspace* w) {
     w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
     w->dense = sd_arena_take(arena, c->experts.with_dense ? rows : 0, d_model * sizeof(float));
     if (c->features.use != SD_FEATURE_NONE) {
-        size_t width = (size_t)c->features.width, both = 2 * d_model, widest = width > both ? width : both;
+        size_t read = (size_t)sd_feature_inputs(c), both = 2 * d_model, widest = read > both ? read : both;
         if (widest > inputs) inputs = widest;
-        w->row_features = sd_arena_take(arena, rows, sizeof *w->row_features);
-        w->given = sd_arena_take(arena, rows, width * sizeof(float));
-        w->joined = sd_arena_take(arena, rows, both * sizeof(float));
+        lay_out_features(w, arena, c);
     }
     w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(inputs));
     if (c->parallel != SD_PARALLEL_NO)

@@ -29,7 +29,7 @@ typedef struct sd_branch {
      * left. */
     int n_commit;
     /* For a model that reads features (config.h): those of the new nodes, [n_new, features.width], or [n_new,
-     * d_model] from the model itself; borrowed. NULL: none. */
+     * sd_own_width] from the model itself; borrowed. NULL: none. */
     const float* features;
     int own_features; /* the features are from the model itself */
     /* Set by sd_forward_settle_failures if numbers of the branch are not finite; borrowed. */
@@ -69,9 +69,14 @@ typedef struct sd_workspace {
     unsigned char* stored_finite; /* [max_rows] by branch: were its first n_stored rows finite? */
     float* hidden;                /* [max_rows, d_model] the residual stream */
     /* For a model that reads features: where each row's is; those of another model, [max_rows, width];
-     * embedding and feature of the rows, [max_rows, 2 d_model] */
+     * embedding and feature of the rows, [max_rows, 2 sd_own_width]; own features that are projected
+     * (feature_output), [max_rows, ld_own] */
     const float** row_features;
-    float *given, *joined;
+    float *given, *joined, *own;
+    /* For a head in clusters: products with the centroids, [max_logits, ld_clusters], and the clusters that
+     * the logits of a row are of, [max_logits, n_chosen_clusters], the best first */
+    float* cluster_scores;
+    int32_t* clusters;
     /* Per-layer embeddings: [max_rows, ld_per_layer] the rows' vectors of all layers, and a row of the table,
      * each thread's own; NULL: none */
     float *per_layer, *per_layer_row[SD_MAX_THREADS];
@@ -99,7 +104,8 @@ typedef struct sd_workspace {
     /* Layers with experts run so far, and experts read by them, shared ones excluded */
     long n_mixtures, n_touched;
     sd_angles angles; /* for positions below max_slots in whole panels */
-    ptrdiff_t ld_qkv, ld_rates, ld_per_layer, ld_update, ld_logits; /* row strides in floats */
+    /* row strides in floats */
+    ptrdiff_t ld_qkv, ld_rates, ld_per_layer, ld_update, ld_logits, ld_own, ld_clusters;
 } sd_workspace;
 
 /* Create a workspace for forward passes of up to max_rows nodes, of which max_logits need logits, on caches

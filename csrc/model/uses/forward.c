@@ -1,7 +1,6 @@
 #include "forward.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -55,23 +54,6 @@ static void keep_captures(const sd_pass* pass, int n_layers) {
     }
 }
 
-/* Compute the head's logits of n rows [n, d_model] of the residual stream, into w->logits from row `first`
- * on. */
-static void run_head(sd_pass* pass, const float* rows, int n, int first) {
-    sd_workspace* w = pass->w;
-    const sd_model* model = w->model;
-    const sd_config* c = &model->config;
-    float* logits = w->logits + first * w->ld_logits;
-    sd_workspace_use_head(w, n);
-    sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
-                    (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
-    sd_pass_multiply(pass, SD_MAKE(sd_product, .matrix = &model->head, .bias = model->head_bias, .n_rows = n,
-                                   .x = w->prepared, .y = logits, .ldy = w->ld_logits,
-                                   .factor = c->logit_scale, .softcap = c->logit_softcap));
-    for (int i = 0; i < n && c->n_draft_tokens == 0; i++)
-        for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
-}
-
 /* What is skipped in a layer. The attention of layers without keys is skipped with that of the layer that has
  * them. */
 static unsigned skipped_in(const sd_pass* pass, int i) {
@@ -102,6 +84,7 @@ static void run_layers(sd_pass* pass) {
     if (pass->keep == pass->end) copy_hidden(pass, 1);
     if (whole) keep_captures(pass, pass->end);
     if (whole && pass->end == c->n_layer) keep_captures(pass, c->n_layer + 1);
+    if (model->feature_output.n_out > 0) sd_pass_project_features(pass);
     if (pass->n_logits == 0) return;
 
     const float* rows = w->hidden;
@@ -109,7 +92,7 @@ static void run_layers(sd_pass* pass) {
         gather(pass, w->update);
         rows = w->update;
     }
-    run_head(pass, rows, pass->n_logits, 0);
+    sd_head_run(pass, rows, pass->n_logits, 0);
 }
 
 static sd_status run(sd_pass* pass) {
@@ -349,7 +332,7 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
                d_model * sizeof *w->update);
     sd_pass pass = {.w = w, .n_rows = n, .engine = w->last_engine, .keep = -1};
     pass.team = sd_team_open(w->n_threads);
-    run_head(&pass, w->update, n, first);
+    sd_head_run(&pass, w->update, n, first);
     sd_team_close(&pass.team);
     *logits = w->logits + first * w->ld_logits;
     return pass.status;
@@ -438,7 +421,7 @@ static sd_status fail_in_head(const sd_workspace* w, int position) {
 sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
     const float* logits = w->logits + w->n_last_logits * w->ld_logits;
     for (int i = 0; i < n; i++, logits += w->ld_logits)
-        if (!sd_all_finite(logits, sd_head_rows(&w->model->config)))
+        if (!sd_all_finite(logits, sd_logit_columns(&w->model->config)))
             return fail_in_head(w, w->positions[rows[i]]);
     return SD_OK;
 }
@@ -464,7 +447,7 @@ static int first_bad_row(const sd_workspace* w, const sd_branch* branch, int fir
         *in_layers = !sd_all_finite(hidden + (ptrdiff_t)i * c->d_model, c->d_model);
         int has_logits = i >= before && i < before + branch->n_logits;
         if (*in_layers ||
-            (has_logits && !sd_all_finite(logits + (i - before) * w->ld_logits, sd_head_rows(c))))
+            (has_logits && !sd_all_finite(logits + (i - before) * w->ld_logits, sd_logit_columns(c))))
             return i;
     }
     return end;
@@ -497,7 +480,8 @@ int sd_forward_row_is_finite(const sd_workspace* w, int b, int row) {
 /* First row of logits of a branch that is not finite, or their number. */
 static int first_bad_logits(const sd_workspace* w, const sd_branch* branch, const float* logits) {
     int i = 0;
-    while (i < branch->n_logits && sd_all_finite(logits + i * w->ld_logits, sd_head_rows(&w->model->config)))
+    while (i < branch->n_logits &&
+           sd_all_finite(logits + i * w->ld_logits, sd_logit_columns(&w->model->config)))
         i++;
     return i;
 }

@@ -138,6 +138,7 @@ static sd_status check_experts(const sd_config* c) {
     SD_TRY(sd_check_range("config: n_experts", e->n, 0, MOST_EXPERTS / c->n_layer));
     for (int i = 0; i < c->n_layer; i++)
         REFUSE_IF(c->layers[i].mixture && e->n == 0, "mixtures[%d] is set, expected n_experts with it", i);
+    REFUSE_IF(e->n == 0 && e->with_dense, "dense_with_experts is set, expected n_experts with it");
     if (e->n == 0) return SD_OK;
     SD_TRY(sd_check_range("config: n_experts_per_token", e->n_chosen, 1, e->n));
     SD_TRY(sd_check_range("config: d_expert", e->width, 1, LARGEST));
@@ -198,8 +199,13 @@ static sd_status check_features(const sd_config* c) {
     for (int i = 0; i < c->n_layer; i++)
         REFUSE_IF(c->layers[i].reads_token != (i == 0 && f->use == SD_FEATURE_ASIDE),
                   "layer %d reads tokens, expected only the first, with features", i);
-    REFUSE_IF(f->width < 1 || f->width > LARGEST || (f->use == SD_FEATURE_JOINED && f->width != c->d_model),
-              "feature_width is %d, expected 1 to %d, d_model if joined", f->width, LARGEST);
+    REFUSE_IF(f->width < 1 || f->width > LARGEST ||
+                  (f->use == SD_FEATURE_JOINED && !f->output && f->width != c->d_model),
+              "feature_width is %d, expected 1 to %d, d_model if joined without feature_output", f->width,
+              LARGEST);
+    REFUSE_IF(f->output && (f->use != SD_FEATURE_JOINED || f->norms || c->tied || !c->output_norm),
+              "feature_output is set, expected joined features without norms, an output_norm, and a head "
+              "apart from the table with it");
     REFUSE_IF(f->n_pieces < 0 || (f->n_pieces > 0 && f->width % f->n_pieces != 0) ||
                   (f->n_pieces > 0 && f->use == SD_FEATURE_JOINED),
               "feature_pieces is %d, expected a divisor of feature_width = %d, 0 if joined", f->n_pieces,
@@ -210,7 +216,7 @@ static sd_status check_features(const sd_config* c) {
               c->n_draft_tokens);
     REFUSE_IF(c->tied && (c->shared_head || c->shared_embedding),
               "tied is set, expected no shared head or embedding with it");
-    REFUSE_IF(c->norm != SD_NORM_RMS || c->norm_position != SD_NORM_BEFORE || c->parallel != SD_PARALLEL_NO ||
+    REFUSE_IF(c->norm != SD_NORM_RMS || !sd_norms_input(c) || c->parallel != SD_PARALLEL_NO ||
                   !c->norm_weight || c->position == SD_POSITION_LEARNED || c->embedding_norm ||
                   c->bidirectional || c->encoder != NULL,
               "features are read, expected RMSNorms with weights before each half of a layer, one "
@@ -218,10 +224,32 @@ static sd_status check_features(const sd_config* c) {
     return SD_OK;
 }
 
+/* Check a draft model's use of its target's keys and values, and clusters of its head. */
+static sd_status check_draft(const sd_config* c) {
+    int joined = c->features.use == SD_FEATURE_JOINED;
+    REFUSE_IF(c->borrows_kv && (!joined || c->alibi != NULL || c->n_buckets > 0),
+              "borrows_kv is set, expected joined features and no biases by distance with it");
+    for (int i = 0; i < c->n_layer && c->borrows_kv; i++)
+        REFUSE_IF(c->layers[i].kv_layer < 0, "kv_layers[%d] is %d, expected a layer of the target", i,
+                  c->layers[i].kv_layer);
+    SD_TRY(sd_check_range("config: n_clusters", c->n_clusters, 0, LARGEST));
+    if (c->n_clusters == 0) return SD_OK;
+    REFUSE_IF(sd_head_rows(c) % ((long)c->n_clusters * SD_PANEL) != 0,
+              "n_clusters is %d, expected clusters of a multiple of %d of the head's %d rows", c->n_clusters,
+              SD_PANEL, sd_head_rows(c));
+    SD_TRY(sd_check_range("config: n_chosen_clusters", c->n_chosen_clusters, 1, c->n_clusters));
+    REFUSE_IF(!joined || c->tied || c->shared_head || c->head_bias || !c->output_norm ||
+                  c->logit_scale != 1.0f || c->logit_softcap > 0.0f,
+              "n_clusters is %d, expected joined features, an output_norm, and a head of its own without "
+              "biases, scale or soft cap with it",
+              c->n_clusters);
+    return SD_OK;
+}
+
 /* Check shared keys and values, and per-layer embeddings, which only decoders have. */
 static sd_status check_decoder_only(const sd_config* c) {
     int shares = 0;
-    for (int i = 0; i < c->n_layer; i++) {
+    for (int i = 0; i < c->n_layer && !c->borrows_kv; i++) {
         const sd_layer_config* layer = &c->layers[i];
         if (!layer->shares_kv) continue;
         REFUSE_IF(layer->kv_layer < 0 || layer->kv_layer >= i, "kv_layers[%d] is %d, expected 0 to %d", i,
@@ -365,6 +393,7 @@ sd_status sd_config_check(const sd_config* c) {
     SD_TRY(check_experts(c));
     SD_TRY(check_switches(c));
     SD_TRY(check_features(c));
+    SD_TRY(check_draft(c));
     SD_TRY(check_mixers(c));
     SD_TRY(check_halves(c));
     SD_TRY(check_decoder_only(c));

@@ -87,10 +87,11 @@ typedef enum sd_feature_use {
     SD_FEATURE_ASIDE /* with the feature; the first layer's queries, keys and values read the embedding too */
 } sd_feature_use;
 
-/* Features of another model have `width` numbers, a model's own d_model. */
+/* Features of another model have `width` numbers, a model's own sd_own_width. */
 typedef struct sd_features {
     sd_feature_use use; /* SD_FEATURE_NONE: the fields below are ignored */
-    int width;    /* d_model if embedding and feature are joined; else the projection maps it to d_model */
+    int width;          /* of embeddings too if both are joined; d_model unless the output is projected */
+    int output;   /* joined: own features are a projection of the stream after the last norm to `width` */
     int bias;     /* does the projection have a bias? */
     int norms;    /* joined: normalize embedding and feature first; aside they always are */
     int n_pieces; /* aside: equal pieces of another model's feature to normalize first; 0: none */
@@ -154,7 +155,8 @@ typedef struct sd_layer_config {
     int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
     int values_from_keys;          /* values are keys before their norms and rotation */
     int kv_layer;                  /* the layer whose keys and values rows attend to: their own or, if */
-    int shares_kv;                 /* shares_kv, an earlier one, which has the same sizes and window */
+    int shares_kv; /* shares_kv, an earlier one or one of the target (borrows_kv), which has */
+                   /* the same sizes and window */
 } sd_layer_config;
 
 /* Pointers are borrowed from the creator; a model owns those of its own configuration. */
@@ -181,6 +183,13 @@ typedef struct sd_config {
     int n_draft_tokens; /* tokens of the head, with ids of their own; 0: all n_vocab */
     /* Draft model: the head with its bias is its target's, or n_draft_tokens rows of it. */
     int shared_head;
+    /* Draft model: rows attend to the text in the target's cache alone, not to each other or themselves, and
+     * have the position of the token after it. Layers have no keys and values of their own. */
+    int borrows_kv;
+    /* The head's rows are n_clusters equal clusters, in whole panels. Logits are those of the
+     * n_chosen_clusters with the largest products of row and centroid; other tokens are not predicted. 0: of
+     * all. */
+    int n_clusters, n_chosen_clusters;
     sd_features features;
     float embedding_scale; /* factor of token embeddings */
     int embedding_norm;    /* LayerNorm of the embedding */
@@ -223,9 +232,20 @@ static inline int sd_head_rows(const sd_config* c) {
     return c->n_draft_tokens > 0 ? c->n_draft_tokens : c->n_vocab;
 }
 
+/* Rows of a cluster of the head; numbers that a row of logits has. */
+static inline int sd_cluster_rows(const sd_config* c) { return sd_head_rows(c) / c->n_clusters; }
+static inline int sd_logit_columns(const sd_config* c) {
+    return c->n_clusters > 0 ? c->n_chosen_clusters * sd_cluster_rows(c) : sd_head_rows(c);
+}
+
+/* Width of token embeddings, and of a model's own features. */
+static inline int sd_own_width(const sd_config* c) {
+    return c->features.use == SD_FEATURE_JOINED ? c->features.width : c->d_model;
+}
+
 /* Inputs of the projection of features, and of a layer's queries, keys and values. */
 static inline int sd_feature_inputs(const sd_config* c) {
-    return c->features.use == SD_FEATURE_JOINED ? 2 * c->d_model : c->features.width;
+    return c->features.use == SD_FEATURE_JOINED ? 2 * c->features.width : c->features.width;
 }
 static inline int sd_layer_inputs(const sd_config* c, const sd_layer_config* layer) {
     return layer->reads_token ? 2 * c->d_model : c->d_model;

@@ -25,10 +25,9 @@ static void add_position(const sd_model* model, int position, float* out) {
 }
 
 void sd_model_embed(const sd_model* model, int token, int position, float* out) {
-    int d = model->config.d_model;
     sd_table_row(&model->token_embedding, token, out);
     if (model->config.embedding_scale != 1.0f)
-        sd_kernels_get()->scale(d, out, model->config.embedding_scale, out);
+        sd_kernels_get()->scale(sd_own_width(&model->config), out, model->config.embedding_scale, out);
     add_position(model, position, out);
 }
 

@@ -30,7 +30,7 @@
     T(ROLE##_DOWN_BIAS, prefix "mlp_down.bias", d, 0, (there) && c->mlp_bias, VECTOR(mlp->down_bias))
 
 #define SD_TENSORS(T)                                                                                       \
-    T(TOKEN_EMBEDDING, "token_embedding", c->n_vocab, d, !c->shared_embedding, EMBEDDING)                   \
+    T(TOKEN_EMBEDDING, "token_embedding", c->n_vocab, sd_own_width(c), !c->shared_embedding, EMBEDDING)     \
     T(POSITION_EMBEDDING, "position_embedding", c->n_ctx, d, learned, TABLE(model->position_embedding))     \
     SD_NORM_TENSORS(T, EMBEDDING_NORM, "embedding_norm", c->embedding_norm, model->embedding_norm)          \
     T(RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, buckets && !c->bias_by_layer,                 \
@@ -44,6 +44,10 @@
       MATRIX(model->feature_projection, all))                                                               \
     T(FEATURE_PROJECTION_BIAS, "feature_projection.bias", d, 0, features && f->bias,                        \
       VECTOR(model->feature_projection_bias))                                                               \
+    T(FEATURE_OUTPUT, "feature_output.weight", f->width, d, features && f->output,                          \
+      MATRIX(model->feature_output, all))                                                                   \
+    T(HEAD_CENTROIDS, "head_centroids.weight", c->n_clusters, d, c->n_clusters,                             \
+      MATRIX(model->head_centroids, all))                                                                   \
     T(TOKEN_NORM, "token_norm.weight", d, 0, normed_features, VECTOR(model->token_norm))                    \
     T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
     T(PER_LAYER_EMBEDDING, "per_layer_embedding", c->n_vocab, c->n_layer* d_per_layer, d_per_layer,         \

@@ -213,6 +213,9 @@ static void take_features(sd_arena* arena, const sd_config* c, packing p, sd_mod
     int norms = f->use == SD_FEATURE_ASIDE || f->norms;
     model->feature_projection =
         take_matrix(arena, p, SD_FEATURE_PROJECTION, c->d_model, sd_feature_inputs(c));
+    if (f->output) model->feature_output = take_matrix(arena, p, SD_FEATURE_OUTPUT, f->width, c->d_model);
+    if (c->n_clusters > 0)
+        model->head_centroids = take_matrix(arena, p, SD_HEAD_CENTROIDS, c->n_clusters, c->d_model);
     model->feature_projection_bias = take_vector(arena, c->d_model, f->bias);
     model->feature_input_norm = take_vector(arena, f->width, f->n_pieces > 0);
     model->token_norm = take_vector(arena, c->d_model, norms);
@@ -279,7 +282,8 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config, s
         model->head =
             take_matrix(arena, of_head, c->tied ? SD_TOKEN_EMBEDDING : SD_HEAD, sd_head_rows(c), c->d_model);
     sd_number embedded = c->shared_embedding ? SD_F32 : embedding_number(p, SD_TOKEN_EMBEDDING);
-    model->token_embedding = sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, c->d_model);
+    model->token_embedding =
+        sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, sd_own_width(c));
     if (c->tied && p.layout == SD_LAYOUT_BOTH) model->head.plain = (float*)(void*)model->token_embedding.data;
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
     model->embedding_norm = take_vector(arena, c->d_model, c->embedding_norm);
@@ -375,9 +379,11 @@ static sd_status check_shared(const sd_config* c, sd_shared shared) {
     if (c->bidirectional || (!c->shared_embedding && !c->shared_head)) return SD_OK;
     if (target == NULL)
         return sd_fail(SD_ERR_VALUE, "config: a table or head is shared, expected the target that has it");
-    SD_FAIL_IF(target->config.d_model != c->d_model || target->config.n_vocab != c->n_vocab, SD_ERR_VALUE,
-               "config: a table or head [%d, %d] is shared, expected [%d, %d] as the target's", c->n_vocab,
-               c->d_model, target->config.n_vocab, target->config.d_model);
+    int width = c->shared_embedding ? sd_own_width(c) : c->d_model;
+    SD_FAIL_IF(target->config.d_model != width || target->config.n_vocab != c->n_vocab ||
+                   (c->shared_head && width != c->d_model),
+               SD_ERR_VALUE, "config: a table or head [%d, %d] is shared, expected [%d, %d] as the target's",
+               c->n_vocab, width, target->config.n_vocab, target->config.d_model);
     int n = c->shared_head ? c->n_draft_tokens : 0;
     SD_FAIL_IF((n > 0) != (shared.head_rows != NULL), SD_ERR_VALUE,
                "config: n_draft_tokens is %d, expected as many rows of the target's head", n);

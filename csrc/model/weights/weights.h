@@ -84,14 +84,15 @@ typedef struct sd_numbers {
 
 typedef struct sd_model {
     sd_config config;
-    sd_numbers numbers; /* by_tensor is NULL */
-    int mixed;          /* tensors have their own formats */
-    int row_slice;      /* prompt tokens per slice for the row kernels */
-    sd_arena arena;     /* owns everything below */
-    sd_layer* layers;   /* [n_layer] */
-    sd_matrix head;     /* [sd_head_rows, d_model]; its own, with copied rows or not, or its target's */
-    /* [n_vocab, d_model] f32 in an f32 model, else bf16, or as in a file; an encoder may share its decoder's,
-     * a draft model its target's */
+    sd_numbers numbers;       /* by_tensor is NULL */
+    int mixed;                /* tensors have their own formats */
+    int row_slice;            /* prompt tokens per slice for the row kernels */
+    sd_arena arena;           /* owns everything below */
+    sd_layer* layers;         /* [n_layer] */
+    sd_matrix head;           /* [sd_head_rows, d_model]; its own, with copied rows or not, or its target's */
+    sd_matrix head_centroids; /* [n_clusters, d_model]; empty without clusters */
+    /* [n_vocab, sd_own_width] f32 in an f32 model, else bf16, or as in a file; an encoder may share its
+     * decoder's, a draft model its target's */
     sd_table token_embedding;
     sd_table position_embedding; /* [n_ctx, d_model] f32, no rows where none are learned */
     /* Per-layer embeddings, if any: a table like token_embedding, [n_vocab, n_layer · d_per_layer], a
@@ -106,6 +107,7 @@ typedef struct sd_model {
     float* head_bias;                            /* [sd_head_rows]; NULL: none */
     /* For models with features; vectors [width] and [d_model], NULL if absent */
     sd_matrix feature_projection; /* [d_model, sd_feature_inputs] */
+    sd_matrix feature_output;     /* [width, d_model]; empty: own features are not projected */
     float *feature_input_norm, *feature_projection_bias, *token_norm, *feature_norm;
     float* channel_scales; /* [channels of recurrent layers] factors of convolution inputs; NULL: none */
     /* [d_head], [n_head · d_head] of the layer with the most, for head norms without weight or bias */
@@ -217,7 +219,7 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
 void sd_model_norm(const sd_model* model, int n, const float* x, const float* weight, const float* bias,
                    float* out);
 
-/* out [d_model] = token embedding, scaled, plus position embedding, normalized, as configured. */
+/* out [sd_own_width] = token embedding, scaled, plus position embedding, normalized, as configured. */
 void sd_model_embed(const sd_model* model, int token, int position, float* out);
 
 /* The same with vector [d_model] instead of a token's embedding; it is not scaled. */

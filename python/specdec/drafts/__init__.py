@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.drafts.copies import InputCopy, PromptLookup
     from specdec.drafts.draft import Draft, RandomDraft
     from specdec.drafts.ensemble import Ensemble
-    from specdec.drafts.learned.eagle.draft import MTP, Eagle
+    from specdec.drafts.learned.eagle.draft import MTP, Assistant, Eagle
     from specdec.drafts.learned.heads.draft import DecodingHeads
     from specdec.drafts.learned.heads.online_trainer import OnlineHeadsTrainer
     from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
@@ -47,7 +47,7 @@ _NAMES = {  # public names of each module; the first use of a name imports its m
     "copies": "PromptLookup InputCopy",
     "draft": "Draft RandomDraft",
     "ensemble": "Ensemble",
-    "learned.eagle.draft": "MTP Eagle",
+    "learned.eagle.draft": "Assistant MTP Eagle",
     "learned.heads.draft": "DecodingHeads",
     "learned.heads.online_trainer": "OnlineHeadsTrainer",
     "learned.look_ahead.draft": "LookAheadEmbeddings",
@@ -67,6 +67,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 __all__ = [
     "MTP",
     "NAMES",
+    "Assistant",
     "Bigram",
     "DecodingHeads",
     "Draft",

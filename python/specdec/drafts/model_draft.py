@@ -14,7 +14,8 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.draft import Description, Draft
-from specdec.drafts.learned.eagle.draft import MTP, Eagle
+from specdec.drafts.learned.eagle.assistant import is_assistant
+from specdec.drafts.learned.eagle.draft import MTP, Assistant, Eagle
 from specdec.drafts.learned.eagle.published import is_published
 from specdec.drafts.learned.methods import open_learned
 from specdec.drafts.memories import SuffixDecoding, TokenRecycling
@@ -163,11 +164,14 @@ def open_stored(
         if target is None:
             raise InputError.of(name, str(path), "specdec.drafts.MTP(target, path)", f"{path}, an MTP block")
         return MTP(target, path, dtype=dtype, tree=tree, gamma=gamma)
-    if not is_published(path):
+    assists = is_assistant(path)
+    if not assists and not is_published(path):
         return open_learned(path, dtype=dtype, tree=tree, gamma=gamma)
     if target is None:
-        found = f"{path}, a draft on the hidden states of a target"
-        raise InputError.of(name, str(path), "specdec.drafts.Eagle(path, target)", found)
+        expected = f"specdec.drafts.{'Assistant(target, path)' if assists else 'Eagle(path, target)'}"
+        raise InputError.of(name, str(path), expected, f"{path}, a draft on the hidden states of a target")
+    if assists:
+        return Assistant(target, path, dtype=dtype, tree=tree, gamma=gamma)
     return Eagle(path, target, dtype=dtype, tree=tree, gamma=gamma)
 
 

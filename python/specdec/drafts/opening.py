@@ -13,7 +13,7 @@ from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts.copies import InputCopy, PromptLookup
 from specdec.drafts.draft import MAX_GAMMA, Draft, RandomDraft, check_model
 from specdec.drafts.ensemble import Ensemble
-from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
+from specdec.drafts.learned.eagle.draft import MTP, Assistant, Eagle, local_folder
 from specdec.drafts.learned.heads.draft import DecodingHeads
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
 from specdec.drafts.learned.online.online_draft import OnlineDraft
@@ -43,7 +43,8 @@ def load(
     ----------
     path : path-like
         - The folder of a learned draft, such as `DecodingHeads`.
-        - The folder of a published EAGLE draft: opens an `Eagle`.
+        - The folder of a published EAGLE draft, or of a Gemma 4's assistant: opens an `Eagle` or an
+          `Assistant`.
         - A GGUF file that holds only the target's multi-token prediction block: opens an `MTP`.
         - The folder `target` was loaded from, if it was trained to exit early (``specdec_exit.json``): opens
           an `EarlyExit` at the layer that the file names.
@@ -268,6 +269,9 @@ NAMES: Final[dict[str, DraftName]] = {
         MTP, "[TOKENS]",
         "the target's multi-token prediction block; TOKENS: number, a text to count, or the block's file",
         _mtp, True),
+    "assistant": DraftName(
+        Assistant, "MODEL", "a Gemma 4's assistant",
+        lambda path, target, dtype: Assistant(target, path, dtype=dtype), True),
     "recurrent": DraftName(
         RecurrentDraft, "DIR", "a trained recurrent network",
         lambda folder, target, dtype: RecurrentDraft(folder, dtype=dtype), True),

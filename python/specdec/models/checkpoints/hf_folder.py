@@ -96,23 +96,30 @@ def described(
     """Return architecture, family, canonical configuration, and the reader of a quantized folder."""
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]
+    return architecture, family, *described_by(family, fields, n_ctx)
+
+
+def described_by(
+    family: Family, fields: Fields, n_ctx: int | None = None
+) -> tuple[dict[str, Any], CodesReader | None]:
+    """Return the canonical configuration as a family reads it, and the reader of a quantized folder."""
     reader = codes_reader(fields, family)
     decoder = family.decoder_fields(fields)
     for part in (fields, decoder):
-        _check_attention(part)
+        _check_attention(part, family)
     config = family.read_config(ConfigReader(decoder, n_ctx))
     if config.get("encoder") is not None:
         fields.skip("is_encoder_decoder")
     of_blocks = () if family.mtp is None else family.mtp.counts
     fields.warn_of_unread(_HARMLESS.union(family.harmless, of_blocks))
-    return architecture, family, config, reader
+    return config, reader
 
 
-def _check_attention(fields: Fields) -> None:
+def _check_attention(fields: Fields, family: Family) -> None:
     """Refuse fields that change attention in every class; mark switches that are off as read."""
     because = "attention is causal"
     fields.require("is_causal", True, because=because)
-    if fields.raw("use_bidirectional_attention") != "vision":  # only within images
+    if fields.raw("use_bidirectional_attention") not in family.bidirectional:
         fields.require("use_bidirectional_attention", False, because=because)
     fields.require("add_cross_attention", False, because="the architecture implies it")
     fields.require("pruned_heads", {}, because="layers have all of their heads")

@@ -77,7 +77,7 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "has biases in the norms of queries and keys": ("Persimmon",),
     "shares keys and values between layers": ("Gemma3n",),
-    "reads keys and values of its target": ("Gemma4Assistant", "Gemma4UnifiedAssistant"),
+    "is a draft, for specdec.drafts.Assistant": ("Gemma4Assistant", "Gemma4UnifiedAssistant"),
     "has image or audio towers": (
         "Llava", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Idefics", "PaliGemma", "Mllama", "InternVL", "Llama4",
         "SmolVLM", "Pixtral", "Phi4Multimodal", "Qwen2Audio", "Voxtral", "Fuyu", "AyaVision",

@@ -382,7 +382,8 @@ class Family:
     replacements. `left_out`: Prefixes of tensors outside the model. `absent`: Defaults of absent fields.
     `harmless`: Fields that the class ignores or that repeat others. `settled`: Completes the configuration
     from the tensors in the files, where their presence decides; may remove duplicates from the tensors.
-    `mtp`: Layout of multi-token prediction blocks, if files may have any.
+    `mtp`: Layout of multi-token prediction blocks, if files may have any. `bidirectional`: Values of
+    ``use_bidirectional_attention`` that do not concern text.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -398,6 +399,7 @@ class Family:
     harmless: tuple[str, ...] = ()
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
     mtp: MtpLayout | None = None
+    bidirectional: tuple[str, ...] = ()
 
     def sources(self, config: Config, held: Callable[[str], bool] = lambda name: False) -> Iterator[Source]:
         """Yield the source of each model tensor, in the core's order; `held` says if the file has a name."""

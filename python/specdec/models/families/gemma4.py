@@ -166,10 +166,51 @@ _SEEING = SEEING | {
     ),
 }  # fmt: skip
 _unified = partial(_gemma4, window=1024)
+_IMAGES: dict[str, Any] = {"bidirectional": ("vision",)}  # within images alone
 
 FAMILIES = {
-    "Gemma4ForCausalLM": Family(_gemma4, _TENSORS, "gemma4_text", _ABSENT, settled=_settled),
-    "Gemma4ForConditionalGeneration": Family(_gemma4, _TENSORS, "", _ABSENT, **_SEEING),
-    "Gemma4UnifiedForCausalLM": Family(_unified, _TENSORS, "gemma4_unified_text", _UNIFIED_ABSENT),
-    "Gemma4UnifiedForConditionalGeneration": Family(_unified, _TENSORS, "", _UNIFIED_ABSENT, **_SEEING),
+    "Gemma4ForCausalLM": Family(_gemma4, _TENSORS, "gemma4_text", _ABSENT, settled=_settled, **_IMAGES),
+    "Gemma4ForConditionalGeneration": Family(_gemma4, _TENSORS, "", _ABSENT, **_SEEING, **_IMAGES),
+    "Gemma4UnifiedForCausalLM": Family(_unified, _TENSORS, "gemma4_unified_text", _UNIFIED_ABSENT, **_IMAGES),
+    "Gemma4UnifiedForConditionalGeneration": Family(
+        _unified, _TENSORS, "", _UNIFIED_ABSENT, **_SEEING, **_IMAGES
+    ),
 }
+
+
+def _assistant(reader: ConfigReader, *, window: int = 512) -> dict[str, Any]:
+    """Read the layers of an assistant, whose keys and values are those of its target."""
+    fields = reader.fields
+    n_layer = fields.integer("num_hidden_layers")
+    if fields.raw("num_kv_shared_layers") not in (None, 0, n_layer):
+        raise fields.unsupported("num_kv_shared_layers", f"{n_layer}, all layers")
+    if fields.raw("hidden_size_per_layer_input") not in (None, 0):
+        raise fields.unsupported("hidden_size_per_layer_input", "0: an assistant has no such embeddings")
+    for name in ("enable_moe_block", "use_double_wide_mlp"):
+        fields.require(name, False, because="an assistant has plain MLPs")
+    fields.require("tie_word_embeddings", True, because="an assistant's head is its embedding")
+    own = fields.replaced(num_kv_shared_layers=0, hidden_size_per_layer_input=0)
+    config = _gemma4(ConfigReader(own), window=window)
+    del config["values_from_keys"]
+    return config | {"tied": False, "logit_softcap": 0.0}  # its class ignores final_logit_softcapping
+
+
+_ASSISTANT = _TENSORS | named(
+    head="model.embed_tokens.weight", feature_projection="pre_projection", feature_output="post_projection",
+    head_centroids="masked_embedding.centroids",
+)  # fmt: skip
+_ASSISTING: dict[str, Any] = _IMAGES | {
+    "text_field": "text_config",
+    "renamed": {f"{name}.": f"{name}." for name in ("pre_projection", "post_projection", "masked_embedding")},
+}
+
+ASSISTANTS = {
+    "Gemma4AssistantForCausalLM": Family(
+        _assistant, _ASSISTANT, absent=_ABSENT | {"backbone_hidden_size": 1536}, **_ASSISTING
+    ),
+    "Gemma4UnifiedAssistantForCausalLM": Family(
+        partial(_assistant, window=1024), _ASSISTANT,
+        absent=_UNIFIED_ABSENT | {"backbone_hidden_size": 3840}, **_ASSISTING,
+    ),
+}  # fmt: skip
+"""Drafts that read keys and values of a Gemma 4, by their name in ``architectures``."""

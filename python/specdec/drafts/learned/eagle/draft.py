@@ -1,4 +1,4 @@
-"""EAGLE and native multi-token prediction (MTP): a layer that drafts from the target's hidden states."""
+"""EAGLE, native multi-token prediction (MTP), and assistants: drafts from the target's hidden states."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.drafts.draft import Description, Draft, check_model
+from specdec.drafts.learned.eagle.assistant import open_assistant
 from specdec.drafts.learned.eagle.native import open_native
 from specdec.drafts.learned.eagle.published import PublishedDraft, open_published
 from specdec.drafts.learned.folder import TargetIdentity
@@ -190,12 +191,62 @@ class MTP(Eagle):
         return partial(MTP, **options), (self.target,)
 
 
+class Assistant(Eagle):
+    """The assistant of a Gemma 4: a small model that reads the target's keys and values.
+
+    Reads the target's hidden state of the last token but one, then its own output. Its layers attend to the
+    text in the target's cache, so it has no cache, and prompts cost it nothing.
+
+    Parameters
+    ----------
+    target : Model
+        The Gemma 4 that it was trained for, in any number format.
+    path : path-like
+        A folder or hub name with a ``Gemma4AssistantForCausalLM`` or ``Gemma4UnifiedAssistantForCausalLM``.
+    head_tokens : int, sequence of int or Ngram, optional
+        Tokens that it may propose, as for `MTP`. Must be None if its centroids choose them for each token
+        (``use_ordered_embeddings``).
+    tree, gamma, dtype, n_threads
+        See `specdec.drafts`.
+
+    Examples
+    --------
+    >>> target = specdec.load("google/gemma-4-E2B-it", "int8")
+    >>> draft = specdec.drafts.Assistant(target, "google/gemma-4-E2B-it-assistant")
+    >>> out = specdec.generate(target, draft, "Once upon a time")
+    """
+
+    def __init__(
+        self, target: Model, path: str | os.PathLike[str], *, tree: Tree | None = None,
+        gamma: int | None = None, dtype: Dtype | None = None, head_tokens: HeadTokens | None = None,
+        n_threads: int | None = None,
+    ) -> None:  # fmt: skip
+        check_model("target", target)
+        published = open_assistant(
+            local_folder(path), target, check_choice("dtype", dtype, DTYPES, optional=True), head_tokens
+        )
+        self._take(published, target, tree, gamma, None, n_threads, HubLocation.of(path))
+        self._is_clustered = "n_clusters" in published.config
+        if not self._is_clustered:
+            self.head_tokens = published.tokens
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = self._options()
+        if self.head_tokens is None and not self._is_clustered:
+            options["head_tokens"] = self.target.config.n_vocab
+        return partial(_opened_assistant, **options), (self._files.reference(), self.target)
+
+
 def _opened(reference: ReadFiles, target: Model, **options: Any) -> Eagle:
     return Eagle(reference.found(), target, **options)
 
 
 def _opened_mtp(reference: ReadFiles, target: Model, **options: Any) -> MTP:
     return MTP(target, reference.found(), **options)
+
+
+def _opened_assistant(reference: ReadFiles, target: Model, **options: Any) -> Assistant:
+    return Assistant(target, reference.found(), **options)
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
