@@ -381,6 +381,20 @@ def test_bytes_as_tokens(tmp_path: Path) -> None:
     assert found.tokens[0] == int(row.argmax())
 
 
+def test_older_names_and_mtp_blocks_of_nemotron_h(tmp_path: Path) -> None:
+    """The pattern of blocks as a string or a list, older names of fields, and tensors that are not read."""
+    config, weights = tiny("NemotronHForCausalLM")
+    expected = specdec.load(write_hf(tmp_path / "folder", config, weights))
+    older = {"n_groups": "mamba_n_groups", "head_dim": "attention_head_dim"}
+    config = {older.get(name, name): value for name, value in config.items()}
+    del config["hybrid_override_pattern"]
+    config["layers_block_type"] = ["mamba", "mlp", "full_attention", "moe"]
+    weights |= {"mtp.layers.0.norm.weight": np.ones(16, "f4")}
+    found = specdec.load(write_hf(tmp_path / "other", config, weights))
+    assert found.config == expected.config
+    assert np.array_equal(found.logits([3, 5, 9]), expected.logits([3, 5, 9]))
+
+
 def test_a_delta_rule_in_one_matrix(tmp_path: Path) -> None:
     """Some folders hold the four projections of Qwen3.5 one after the other."""
     name = "Qwen3_5ForCausalLM"
