@@ -12,10 +12,10 @@
  * nodes that may be pending: texts can be cut back by n_tree tokens or more. With a state, which cannot be
  * cut back, once is enough. Slot s of the cache is row s % n_ring.
  *
- * A recurrent layer reads a state of the whole text, in tiles: each unit has 32 value columns of a head, the last
- * one of a head perhaps fewer, followed by columns that nothing reads.
- * Accepted tokens wait in a log until the next pass folds them into the tiles, unit by unit, before it reads
- * these. Slot s is entry s % n_log: a new node overwrites an accepted token when its tile has been folded. */
+ * A recurrent layer reads a state of the whole text, in tiles: each unit has 32 value columns of a head, the
+ * last one of a head perhaps fewer, followed by columns that nothing reads. Accepted tokens wait in a log
+ * until the next pass folds them into the tiles, unit by unit, before it reads these. Slot s is entry s %
+ * n_log: a new node overwrites an accepted token when its tile has been folded. */
 typedef struct sd_layer_state {
     int n_ring, n_channels;      /* 0: the layer has no mixer */
     float* inputs;               /* [n_ring, n_channels] f32 inputs of the convolution */

@@ -19,8 +19,8 @@ static void scale_rows(void* argument, int thread, int first, int end) {
     sd_kernels_get()->scale((end - first) * d, rows, s->factor, rows);
 }
 
-/* Run a mixer, then attention, which reads the same normalized rows; or one of them. input: of attention alone;
- * prepared already unless it is w->prepared. */
+/* Run a mixer, then attention, which reads the same normalized rows; or one of them. input: of attention
+ * alone, prepared already unless it is w->prepared. */
 static void run_first_half(sd_pass* pass, int i, const void* input) {
     sd_workspace* w = pass->w;
     int n = pass->n_rows, d = w->model->config.d_model;

@@ -71,8 +71,8 @@ void sd_pass_multiply(sd_pass* pass, sd_product product);
  * holds n_rows rows. All borrowed; not with OpenBLAS. */
 void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared, sd_product product);
 
-/* Finish a half of a layer: hidden += factor · norm(x · matrixᵀ + bias), or hidden = norm(hidden + factor · (x
- * · matrixᵀ + bias)) if the norm is on the stream; factor = residual_scale · scale; x is prepared. */
+/* Finish a half of a layer: hidden += factor · norm(x · matrixᵀ + bias), or hidden = norm(hidden + factor ·
+ * (x · matrixᵀ + bias)) if the norm is on the stream; factor = residual_scale · scale; x is prepared. */
 void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm, float scale);
 

@@ -45,7 +45,8 @@ static int count_roles(const sd_config* config, sd_layer_config layer, int first
 }
 
 /* What decides, next to the mixer, which tensors a layer of a configuration has, as bits: experts, a norm of
- * the first half's input, values that are keys, keys and values of another layer, attention, a dense block. */
+ * the first half's input, values that are keys, keys and values of another layer, attention, a dense
+ * block. */
 #define N_VARIANTS 64
 static int variant_of(const sd_layer_config* layer) {
     return (layer->mixture != 0) | (layer->input_norm != 0) << 1 | (layer->values_from_keys != 0) << 2 |
