@@ -386,7 +386,7 @@ def test_a_restart(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_at_once(tmp_path: Path) -> None:
     """Three processes write, read and remove files in a folder for few texts; no warning, no other text."""
-    n_bytes = 2_000_000
+    n_bytes = 20_000_000
     command = [sys.executable, "-W", "error", "-c", _RUN, str(tmp_path), str(n_bytes)]
     running = [
         subprocess.Popen([*command, str(i), "3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
