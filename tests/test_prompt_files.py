@@ -149,6 +149,24 @@ def test_beams(world: World, tmp_path: Path) -> None:
         cache = restarted(cache)
 
 
+def test_an_engine_reads_files_where_it_is_asked(world: World, tmp_path: Path) -> None:
+    """The thread of a request reads them, before the request has a slot; texts keep their bits."""
+    cache, prompts = PromptCache(path=tmp_path), [[i, *world.ids[:90]] for i in range(4)]
+    options: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "seed": 4}
+    wanted = specdec.generate(world.target, None, prompts, **options)
+    for known in (0, 90):
+        with specdec.Engine(world.target, world.draft, n_slots=1, prompt_cache=cache, n_threads=1) as engine:
+            running = []
+            for prompt in prompts:
+                n = len(cache)
+                running.append(engine.submit(prompt, **options))
+                assert known == 0 or len(cache) == n + 2  # of target and draft
+            found = [one.result() for one in running]
+        for one, other in zip(found, wanted, strict=True):
+            assert (one.tokens, one.n_cached_tokens) == (other.tokens, known)
+        cache = restarted(cache)
+
+
 # ---------------------------------------------------------------------------------- what files serve for
 
 

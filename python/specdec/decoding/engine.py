@@ -289,7 +289,9 @@ class Engine:
         adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
         n: int = 1,
     ) -> Generation:  # fmt: skip
-        """Enqueue a prompt or a conversation; returns immediately.
+        """Enqueue a prompt or a conversation; returns without waiting for its text.
+
+        With a prompt cache on disk, the calling thread reads the files that the prompt begins with.
 
         Parameters
         ----------
@@ -348,6 +350,7 @@ class Engine:
             copied = ids_of("prediction", check_text("prediction", prediction), self.target).tolist()
         core = self._drafts.settings_of(request, speculative, copied)
         self._scheduler.check(core)
+        self._scheduler.fetch(request.prompts[0], request.model(0))
         use = None if copied is None else PredictionUse(len(copied))
         generation = Generation(next(self._ids), request, core, use, self._queue.notify)
         self._queue.put(generation)

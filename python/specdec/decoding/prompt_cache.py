@@ -143,6 +143,11 @@ class PromptCache:
         if self._files is not None:
             self._files.flush()
 
+    @property
+    def has_files(self) -> bool:
+        """Whether the cache has a folder."""
+        return self._files is not None
+
     def prepare(self, model: _core.Model) -> None:
         """Identify a model by its weights, if there is a folder: the first call for it reads all of them."""
         if self._files is not None:
@@ -264,13 +269,27 @@ class PrefixCacheAdapter:
         """
         n_cached = {}
         for model in self._readers(own):
-            ids: Sequence[int] = prompt.ids
-            if self._draft is not None and model.core is not own.core:
-                ids = self._draft.as_read(model, self._target, ids)
-            captures = session.captures(slot, model.core)
-            text = self._cache.find(model.core, ids, prompt.source_of(model), captures)
+            text = self._find(model, prompt, own, session.captures(slot, model.core))
             n_cached[model.core] = 0 if text is None else session.begin_with(slot, text)
         return n_cached[own.core]
+
+    def open(self, session: _core.Session) -> None:
+        """Note which hidden states a new session needs of each model."""
+        self._captures = {one.core: session.captures(0, one.core) for one in self._readers(self._target)}
+
+    def fetch(self, prompt: PromptIds, own: Model) -> None:
+        """Read from files what `begin` will look for, in any thread, so that no round waits for it."""
+        for model in self._readers(own) if self._cache.has_files else ():
+            of_target = self._captures[self._target.core]
+            self._find(model, prompt, own, self._captures.get(model.core, of_target))
+
+    def _find(
+        self, model: Model, prompt: PromptIds, own: Model, captures: Sequence[int]
+    ) -> _core.CachedText | None:
+        ids: Sequence[int] = prompt.ids
+        if self._draft is not None and model.core is not own.core:
+            ids = self._draft.as_read(model, self._target, ids)
+        return self._cache.find(model.core, ids, prompt.source_of(model), captures)
 
     def keep(self, session: _core.Session, slot: int, own: Model) -> None:
         """Keep what each model has computed of the text in a slot; `own` as in `begin`."""

@@ -18,6 +18,7 @@ from specdec import _core
 from specdec.checks import as_integer
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma
 from specdec.decoding.prompt_cache import PrefixCacheAdapter, PromptCache
+from specdec.decoding.prompts import PromptIds
 from specdec.decoding.request import Drafting, Request
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import NewText
@@ -146,7 +147,8 @@ class Scheduler(Generic[AnySequence]):
         self._session = _core.Session(
             target.core, self._description, gamma=gamma, adaptive_gamma=estimates, **session
         )
-        if prompt_cache is not None:
+        if prompt_cache is not None and self._cached is not None:
+            self._cached.open(self._session)
             # a quarter of the cache for the text of one slot, no more than all of it for 16 slots
             self._session.keep_snapshots(_MANY, prompt_cache.max_bytes // min(4 * self.n_slots, 16))
 
@@ -195,6 +197,11 @@ class Scheduler(Generic[AnySequence]):
             sequence.n_cached = self._cached.begin(self._session, slot, prompt, sequence.model)
         if sequence.read is not None:
             self._session.begin_with(slot, sequence.read)
+
+    def fetch(self, prompt: PromptIds, model: Model) -> None:
+        """Read files of the prompt cache for a prompt of a model; callable from any thread."""
+        if self._cached is not None:
+            self._cached.fetch(prompt, model)
 
     def _rng_key(self, sequence: AnySequence) -> tuple[int, int]:
         """Return the RNG stream key (seed, sequence) for a new sequence.
