@@ -212,11 +212,16 @@ def test_the_least_recently_used_files_are_removed(
     ask(target, None, [*prompt(0), *world.ids[:120]], restarted(cache), max_new_tokens=1)
     found = [ask(target, None, prompt(i), restarted(cache), max_new_tokens=1) for i in (0, 1, 2)]
     assert found == [100, 0, 0]
+    # a text that does not fit next to the one that it continues
+    small = PromptCache(path=tmp_path / "small", max_disk_bytes=size + 1000)
+    for longer in ([], world.ids[:120]):
+        ask(target, None, [*prompt(0), *longer], small, max_new_tokens=1)
+    assert ask(target, None, prompt(0), restarted(small), max_new_tokens=1) == 100
     nothing = PromptCache(path=tmp_path / "none", max_disk_bytes=100)
     assert ask(target, None, prompt(0), nothing) == 0
     assert files_of(tmp_path / "none") == []
     cache.clear()
-    assert files_of(tmp_path) == []
+    assert not list(tmp_path.glob("*/*.prompt"))
 
 
 # ---------------------------------------------------------------------------------------------- damage

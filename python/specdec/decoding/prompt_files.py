@@ -326,10 +326,7 @@ class PromptFiles:
         if stored.rest_bytes > 0:
             n = len(known.tokens)
         elif n < len(known.tokens):
-            n_prompt = min(stored.n_prompt, n)
-            if model.prefill == "blas":
-                n_prompt -= n_prompt % model.prompt_slice
-            shape = (shape[0], n_prompt, *shape[2:])
+            shape = (shape[0], min(stored.n_prompt, n), *shape[2:])
         opened = [(one, OpenedFile(one.path), n_panels) for one, n_panels in chain]  # before they are removed
 
         def pieces() -> Iterator[memoryview]:
