@@ -307,6 +307,45 @@ def test_a_reply_is_taken_apart(specials: list[str], tmp_path: Path) -> None:
         assert "".join(texts) == reasoning
 
 
+@pytest.mark.oracle
+def test_the_client_of_openai(tmp_path: Path) -> None:
+    """Reads reasoning of chats and responses, whole and streamed, and sends it back."""
+    import openai
+
+    target = model(tmp_path, template=TEMPLATE + EFFORT)
+    with (
+        Engine(target, None, n_threads=1) as engine,
+        Server(Service(engine, ["m"]), port=0) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        asked: Any = {"model": "m", "messages": ASKED, "temperature": 0}
+        reply = client.chat.completions.create(**asked)
+        message = reply.choices[0].message
+        assert (message.reasoning_content, message.content) == ("2 and 2 is", "Four.")  # type: ignore[attr-defined]
+        assert reply.usage.completion_tokens_details.reasoning_tokens == 12  # type: ignore[union-attr]
+        chunks = client.chat.completions.create(**asked, stream=True)
+        deltas = [chunk.choices[0].delta for chunk in chunks]
+        assert "".join(getattr(one, "reasoning_content", None) or "" for one in deltas) == "2 and 2 is"
+        assert "".join(one.content or "" for one in deltas) == "Four."
+        bounded = client.chat.completions.create(**asked, extra_body={"max_reasoning_tokens": 3})
+        assert bounded.usage.completion_tokens_details.reasoning_tokens == 3  # type: ignore[union-attr]
+        with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
+            client.chat.completions.create(**asked, reasoning_effort="huge")  # type: ignore[call-overload]
+        response = client.responses.create(model="m", input="2+2?", temperature=0)
+        kinds = [item.type for item in response.output]
+        assert kinds == ["reasoning", "message"] and response.output_text == "Four."
+        assert response.output[0].content[0].text == "2 and 2 is"  # type: ignore[union-attr]
+        assert response.usage.output_tokens_details.reasoning_tokens == 12  # type: ignore[union-attr]
+        with client.responses.stream(model="m", input="2+2?", temperature=0) as stream:
+            events = list(stream)
+        texts = [one.delta for one in events if one.type == "response.reasoning_text.delta"]
+        assert "".join(texts) == "2 and 2 is"
+        again: Any = [*ASKED, *response.output, *ASKED]
+        assert (
+            client.responses.create(model="m", input=again, reasoning={"effort": "low"}).status == "completed"
+        )
+
+
 def test_fields_reach_the_template(tmp_path: Path) -> None:
     """And what it does not read is refused by name."""
     reads, switch = model(tmp_path / "a", template=TEMPLATE + EFFORT), model(tmp_path / "b")

@@ -100,8 +100,9 @@ class Sequence(NewText):
 
     def _answer(self) -> tuple[str | None, int]:
         """Return the text after the reasoning, and the number of tokens of reasoning."""
-        text, position = self.text, self.request.reasoning.get(tuple(self.prompt.ids))
-        decoder = self.prompt.stream_decoder(self.request.target)
+        request, text = self.request, self.text
+        position = request.reasoning.get(tuple(self.prompt.ids))
+        decoder = self.prompt.stream_decoder(request.target, names=not request.options.skip_special_tokens)
         if position is None or text is None or decoder is None:
             return text, 0
         n_before = 0

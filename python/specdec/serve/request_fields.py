@@ -22,6 +22,7 @@ _ELSEWHERE: Final = {
     "guided_grammar": "structured_outputs", "guided_choice": "structured_outputs",
     "grammar": "structured_outputs", "json_schema": "response_format", "n_predict": "max_tokens",
     "max_new_tokens": "max_tokens", "repeat_penalty": "repetition_penalty",
+    "thinking_token_budget": "max_reasoning_tokens", "thinking_budget_tokens": "max_reasoning_tokens",
 }  # fmt: skip
 """Our name of fields that other servers call differently."""
 _EXPECTED: Final = {

@@ -217,12 +217,14 @@ SamplingFields: Any = create_model(
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     # vLLM
     "allowed_token_ids": ([],), "detokenize": (True,), "early_stopping": (False,),
-    "length_penalty": (1.0, 1), "logits_processors": ([],), "mm_processor_kwargs": ({},), "priority": (0,),
+    "include_reasoning": (True,), "length_penalty": (1.0, 1),
+    "logits_processors": ([],), "mm_processor_kwargs": ({},), "priority": (0,),
     "return_token_ids": (False,), "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,), "use_beam_search": (False,),
     # llama.cpp
     "dynatemp_range": (0.0, 0), "id_slot": (-1,), "lora": ([],), "mirostat": (0,), "n_discard": (0,),
     "n_keep": (0,), "n_probs": (0,), "post_sampling_probs": (False,), "return_tokens": (False,),
+    "reasoning_format": ("auto", "deepseek"),
     "t_max_predict_ms": (0, -1), "timings_per_token": (False,), "top_n_sigma": (-1.0, -1, 0.0, 0),
     "typical_p": (1.0, 1), "xtc_probability": (0.0, 0),
 }  # fmt: skip
