@@ -374,7 +374,7 @@ class TestBadWeights:
          ({"d_heads": [8, 6, 8]}, r"rotations\[1\] is 0, which has 4 frequencies, expected at most d_head"),
          ({"n_heads": [6, 4, 6], "alibi": [1.0] * 6}, "n_head is 4 in layer 1, expected 6 as in"),
          ({"n_heads": [6, 4, 6], "relative_buckets": [0, 3]}, "layer 0: relative_buckets is for all layers"),
-         ({"d_ffs": [70, 0, 70]}, "d_ff is 0 in layer 1, expected 1 to"),
+         ({"d_ffs": [70, -1, 70]}, "d_ff is -1 in layer 1, expected 0 to"),
          ({"kv_layers": [1, 1, 2]}, r"kv_layers\[0\] is 1, expected 0 to 0"),
          ({"kv_layers": [0, -1, 2]}, r"kv_layers\[1\] is -1, expected 0 to 1"),
          ({"kv_layers": [0, 0, 1]}, r"kv_layers\[2\] is 1, expected a layer with keys and values of its own"),
