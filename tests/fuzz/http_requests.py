@@ -47,6 +47,8 @@ SETTINGS = {
     "stop": ["xyz", "</s>a"],
     "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.5},
     "user": "someone", "speculative": {"draft": True, "gamma": 2, "verify": "coupled"},
+    "dry_multiplier": 0.5, "dry_sequence_breakers": ["\n", [5]], "include_stop_str_in_output": True,
+    "use_beam_search": False,
 }  # fmt: skip
 COMPLETIONS, CHATS, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
 INPUT: list[Any] = [
@@ -64,7 +66,8 @@ BLOCKS: list[Any] = [
 SOUND: list[tuple[str, dict[str, Any]]] = [
     (COMPLETIONS, {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2,
         "return_rounds": True}),
-    (COMPLETIONS, {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True}),
+    (COMPLETIONS, {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True, "logprobs": 1,
+        "stream": True, "skip_special_tokens": False, "speculative": {"num_speculative_tokens": 1}}),
     (COMPLETIONS, {"model": "mine", "prompt": "a b", "max_tokens": 0, "echo": True, "logprobs": 1}),
     (COMPLETIONS, {"model": "mine", "prompt": "Once", "max_tokens": 6, "response_format":
         {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}),
