@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import io
 import json
+import shutil
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -233,6 +235,36 @@ def _saved(kind: str) -> Files:
     return _written(write)
 
 
+_PROMPT: Final = [0, 1, 2, 3, 1] * 8
+
+
+def _begin_with_prompt(folder: Path) -> list[int]:
+    """Generate with a prompt cache on disk."""
+    cache = specdec.PromptCache(path=folder)
+    found = specdec.generate(_target(4), None, _PROMPT, max_new_tokens=4, prompt_cache=cache, n_threads=1)
+    cache.flush()
+    return found.tokens
+
+
+def _prompts() -> Files:
+    with tempfile.TemporaryDirectory() as made:
+        _begin_with_prompt(Path(made))
+        (path,) = Path(made).glob("*/*.prompt")
+        return {"text.prompt": path.read_bytes()}
+
+
+def _use_prompts(folder: Path) -> None:
+    """Put the file in the place of a valid one: the text must not change."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = _begin_with_prompt(Path(made))
+        (path,) = Path(made).glob("*/*.prompt")
+        path.unlink()
+        if (folder / "text.prompt").exists():
+            shutil.copy(folder / "text.prompt", path)
+        assert _begin_with_prompt(Path(made)) == wanted
+
+
 def _skips() -> Files:
     trial = {
         "attn": [1], "mlp": [0, 1], "gamma": 4, "speedup": 1.2, "tokens_per_s": 120.0,
@@ -457,6 +489,7 @@ _MODELS: dict[str, Callable[[], Files]] = {
 }  # fmt: skip
 _KINDS: dict[str, _Kind] = {
     "llama2c": (_llama2c, _use_llama2c), "skips": (_skips, _use_skips), "answers": (_answers, _use_answers),
+    "prompts": (_prompts, _use_prompts),
     "questions": (_questions, lambda folder: specdec.read_questions(folder / "questions.jsonl")),
     "eagle": (_eagle, _use_eagle), "mtp": (_mtp, _use_mtp), "assistant": (_assistant, _use_assistant),
     **{kind: (write, lambda folder: _use_model(specdec.load(folder, n_threads=1)))
