@@ -70,7 +70,7 @@ def test_a_grid_is_thinned_to_cases_that_show_each_value(request: pytest.Fixture
     """Also for values that are neither numbers nor words: each occurs in several cases."""
     module = request.node.getparent(pytest.Module)
     cases = [item for item in module.collect() if getattr(item, "originalname", "") == "test_a_grid"]
-    conftest.pytest_collection_modifyitems(cases)
+    conftest.pytest_collection_modifyitems(request.config, cases)
     by_default = [item.callspec.params for item in cases if not item.get_closest_marker("slow")]
     assert len(cases) == 12 and len(by_default) == 3
     shown = [{repr(params[name]) for params in by_default} for name in ("pair", "function", "number")]

@@ -143,5 +143,5 @@ def test_troubleshooting_quotes_messages_that_exist() -> None:
     ]
     package = DOCS.parent / "python" / "specdec"
     code = " ".join(path.read_text("utf-8") for path in package.rglob("*.py"))
-    assert len(quoted) == 7
+    assert len(quoted) == 8
     assert [text for text in quoted if text.removesuffix(" ...").removeprefix("expected ") not in code] == []

@@ -308,6 +308,8 @@ def test_folders_that_cannot_be_used(target: specdec.Model, world: World, tmp_pa
     file.write_bytes(b"")
     with refuses("path", str(file)):
         PromptCache(path=file)
+    with refuses("path", ""):
+        PromptCache(path="")
     with refuses("path", 3):
         PromptCache(path=3)  # type: ignore[arg-type]
     with refuses("max_disk_bytes", -1):
