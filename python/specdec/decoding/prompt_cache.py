@@ -99,7 +99,7 @@ class PromptCache:
     ) -> None:  # fmt: skip
         self._max_bytes = check_integer("max_bytes", max_bytes, 0)
         disk_bytes = check_integer("max_disk_bytes", max_disk_bytes, 0)
-        if path == "":
+        if isinstance(path, str) and not path:
             raise InputError.of("path", path, "the path of a folder")
         self._files = None if path is None else PromptFiles(check_path("path", path).absolute(), disk_bytes)
         self._lock = threading.Lock()
