@@ -412,9 +412,7 @@ def _token_bytes(config: Mapping[str, Any], cache_dtype: str) -> int:
     mixers = config.get("mixers") or ("attention",) * n_layer
     lenders = config.get("kv_layers") or range(n_layer)
     own = [i for i in range(n_layer) if lenders[i] == i and "attention" in mixers[i]]
-    if config.get("borrows_kv"):
-        own = []
-    n_values = sum(n_kv_heads[i] * (keys[i] + padded[i]) for i in own)
+    n_values = 0 if config.get("borrows_kv") else sum(n_kv_heads[i] * (keys[i] + padded[i]) for i in own)
     return int(n_values * {"f32": 4, "bf16": 2, "int8": 34 / 32}[cache_dtype])
 
 

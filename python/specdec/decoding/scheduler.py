@@ -25,6 +25,7 @@ from specdec.decoding.stopping import NewText
 from specdec.errors import InputError, NotFiniteError
 from specdec.models.model import Model
 from specdec.models.score import Score, joined, scored, top_pairs
+from specdec.models.tokenizer import StreamDecoder
 from specdec.trace import Round, Trace
 
 _MANY = 2**31 - 1
@@ -40,8 +41,7 @@ class Sequence(NewText):
         self.request, self.index, self.settings = request, index, settings
         self.prompt = request.prompts[index]
         self.model = request.model(index)
-        decoder = self.prompt.stream_decoder(request.target, names=not request.options.skip_special_tokens)
-        super().__init__(decoder, request.stop, *request.limit(index))
+        super().__init__(self._new_decoder(), request.stop, *request.limit(index))
         self.slot: int | None = None
         self.rounds: list[Round] = []
         self.prefill_s = 0.0  # of all prompts processed together with this one
@@ -98,12 +98,16 @@ class Sequence(NewText):
             tokenizer=target.tokenizer, n_cached_tokens=self.n_cached,
         )  # fmt: skip
 
+    def _new_decoder(self) -> StreamDecoder | None:
+        """Return a decoder of the new tokens."""
+        names = not self.request.options.skip_special_tokens
+        return self.prompt.stream_decoder(self.request.target, names=names)
+
     def _answer(self) -> tuple[str | None, int]:
         """Return the text after the reasoning, and the number of tokens of reasoning."""
         request, text = self.request, self.text
-        position = request.reasoning.get(tuple(self.prompt.ids))
-        decoder = self.prompt.stream_decoder(request.target, names=not request.options.skip_special_tokens)
-        if position is None or text is None or decoder is None:
+        position = request.reasoning.get(tuple(self.prompt.ids)) if request.reasoning else None
+        if position is None or (decoder := self._new_decoder()) is None or text is None:
             return text, 0
         n_before = 0
         for token in self.tokens:

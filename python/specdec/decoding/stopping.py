@@ -119,7 +119,8 @@ class StopScanner:
                 begin, self.match = min(found)
                 waiting = "".join(self._waiting)
                 self._waiting, self._n_held = [waiting[: len(waiting) - len(text) + begin]], 0
-                self._waiting += [self.match] * self._included
+                if self._included:
+                    self._waiting.append(self.match)
                 return self.match
         held = [(self._tail, string) for string in self.strings]
         held += [(self._marked_tail, spelled) for spelled in self._with_marks]
@@ -200,7 +201,8 @@ class NewText:
         self._n_read, last = end, ""
         if self.finish_reason is not None:
             if self._ended_by_id and self._rules.included:
-                last = self._decoder.feed(self.tokens[-1:]) or (isinstance(self.stop, str) * str(self.stop))
+                name = self.stop if isinstance(self.stop, str) else ""
+                last = self._decoder.feed(self.tokens[-1:]) or name
             # The rest of an incomplete character is text too: it may complete a stop string.
             piece += self._decoder.finish()
             self._whole = True

@@ -61,7 +61,7 @@ class ReasoningFormat(ABC):
         return tuple(encode_continuing(self.tokenizer, text))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReasoningPosition(ABC):
     """Position in a reply; immutable."""
 
@@ -173,14 +173,10 @@ def _text(latin: str) -> str:
 
 
 @dataclass(frozen=True)
-class _OfFormat:
-    format: TagFormat
-
-
-@dataclass(frozen=True)
-class TagPosition(ReasoningPosition, _OfFormat):
+class TagPosition(ReasoningPosition):
     """Position in a reply of a `TagFormat`."""
 
+    format: TagFormat
     n_matched: int = 0
     """Bytes of the next tag that the text ends with."""
     n_before: int = 0
@@ -250,14 +246,10 @@ class HarmonyFormat(ReasoningFormat):
 
 
 @dataclass(frozen=True)
-class _OfHarmony:
-    format: HarmonyFormat
-
-
-@dataclass(frozen=True)
-class HarmonyPosition(ReasoningPosition, _OfHarmony):
+class HarmonyPosition(ReasoningPosition):
     """Position in a reply of a `HarmonyFormat`."""
 
+    format: HarmonyFormat
     header: str | None = None
     """Header of the message so far, with marks; None in the content of a message and between messages."""
 

@@ -44,9 +44,8 @@ def main() -> None:
     while status != b"M":
         try:
             action, seconds, *arguments = pickle.load(requests)
-            faulthandler.dump_traceback_later(
-                seconds, exit=True
-            )  # ends the process, even within one operation
+            # Ends the process, even within one operation.
+            faulthandler.dump_traceback_later(seconds, exit=True)
             status, text = _answer(action, arguments)
         except EOFError:
             return

@@ -35,7 +35,7 @@ Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _CLOSE: Final = {"Connection": "close"}
 _MESSAGES: Final = "/v1/messages"
-"""Paths whose errors have the format of Anthropic's API."""
+"""Prefix of the paths whose errors have the format of Anthropic's API."""
 _OPEN: Final = ("/", "/health")
 """Paths that need no API key."""
 
@@ -54,8 +54,8 @@ def application(
         Route("/v1/completions", endpoints.texts(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", endpoints.texts(ChatRequest), methods=["POST"]),
         Route("/v1/responses", endpoints.texts(ResponseRequest), methods=["POST"]),
-        Route("/v1/messages", endpoints.texts(MessageRequest), methods=["POST"]),
-        Route("/v1/messages/count_tokens", endpoints.answered(counted_tokens), methods=["POST"]),
+        Route(_MESSAGES, endpoints.texts(MessageRequest), methods=["POST"]),
+        Route(f"{_MESSAGES}/count_tokens", endpoints.answered(counted_tokens), methods=["POST"]),
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
         Route("/tokenize", endpoints.answered(tokenized), methods=["POST"]),
@@ -70,8 +70,8 @@ def application(
     # Do not redirect paths with a trailing slash: a redirect repeats the client's Host header, and some
     # clients drop the body.
     app.router.redirect_slashes = False
-    access: dict[str, Any] = {"api_key": api_key, "hosts": None if hosts is None else tuple(hosts)}
-    app.add_middleware(AccessControl, **access, cors_origins=tuple(cors_origins))
+    names = None if hosts is None else tuple(hosts)
+    app.add_middleware(AccessControl, api_key=api_key, hosts=names, cors_origins=tuple(cors_origins))
     if cors_origins:  # answers preflight requests, which carry no key, and names the origin in each response
         cors: Any = {"allow_origins": cors_origins, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
         app.add_middleware(CORSMiddleware, **cors)
@@ -102,7 +102,7 @@ class AccessControl:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         site = headers.get(b"origin")
-        if site is not None and not self._may_ask(origin := site.decode("latin-1"), host):
+        if site is not None and not self._accepts(origin := site.decode("latin-1"), host):
             expected = " or ".join(["this server's own", *self._origins])
             message = f"the origin is {printable(origin)[:200]!r}; expected {expected}"
             return RequestError(message, status=403)
@@ -122,8 +122,8 @@ class AccessControl:
             return RequestError(message, status=401, code="invalid_api_key", headers=asks)
         return None
 
-    def _may_ask(self, origin: str, host: str) -> bool:
-        """Return whether the page of an origin may send requests."""
+    def _accepts(self, origin: str, host: str) -> bool:
+        """Return whether pages of an origin may send requests."""
         own = origin.lower().partition("://")[2] == host
         return own or "*" in self._origins or origin in self._origins
 

@@ -49,8 +49,9 @@ class RequestError(SpecdecError):
 def message_error(body: Mapping[str, Any], status: int = 500) -> dict[str, Any]:
     """Convert the body of an error to the format of Anthropic's API."""
     error = body["error"]
-    error_type = {503: "overloaded_error"}.get(status, error["type"])
-    error_type = "api_error" if error_type == "server_error" else error_type
+    error_type = "api_error" if error["type"] == "server_error" else error["type"]
+    if status == 503:
+        error_type = "overloaded_error"
     return {"type": "error", "error": {"type": error_type, "message": error["message"]}}
 
 

@@ -115,7 +115,8 @@ class CompletionRequest(ChoicesRequest):
         """Return the prompts with the suffix in the model's infilling template; its end tokens stop."""
         target, suffix = self.service.target, self.fields.suffix
         for prompt in prompts:
-            check_prompt_size({"suffix": suffix, "prompt": prompt * isinstance(prompt, str)}, self.service)
+            text = prompt if isinstance(prompt, str) else ""
+            check_prompt_size({"suffix": suffix, "prompt": text}, self.service)
         if not self.fields.ignore_eos:
             options["stop"] = [*options["stop"], *target.infill_end_ids]
         try:

@@ -274,6 +274,7 @@ class ResponseTools(ChatTools):
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _EFFORT: Final = "reasoning_effort"
 SWITCH: Final = "enable_thinking"
+"""Variable of chat templates that turns reasoning on or off."""
 
 
 class TemplateFields(RequestFields):

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, FailFast, Field, Tag, model_validator
 
 from specdec.models.chat_template import ChatTemplate
-from specdec.serve import conversation
-from specdec.serve.conversation import Effort, TemplateFields, ToolName, tools_of
+from specdec.serve.conversation import SWITCH, Effort, TemplateFields, ToolName, tools_of
 from specdec.serve.reply_readers import Tools
 from specdec.serve.request_fields import (
+    CACHE_CONTROL,
     Only,
     RequestFields,
     at_most,
@@ -23,14 +23,12 @@ from specdec.serve.request_fields import (
 )
 from specdec.serve.schemas import PARSED, JsonSchema, NewTokens, TextFields
 
-_CACHED: Final = ("cache_control",)
-"""Ignored: prefixes are cached without being marked, and this changes no text."""
 _NO_CITATIONS: Final = Only(([],), "only text is read")
 
 
 class _Block(RequestFields):
     type: str
-    without_effect: ClassVar[tuple[str, ...]] = _CACHED
+    without_effect: ClassVar[tuple[str, ...]] = CACHE_CONTROL
 
 
 class _Text(_Block):
@@ -64,7 +62,7 @@ class _ToolResult(_Block):
 
 class _Thinking(_Block):
     thinking: str = Field(description="a string")
-    without_effect = ("signature", *_CACHED)
+    without_effect = ("signature", *CACHE_CONTROL)
 
 
 _OF_USER: Final = _OF_TEXT | {"tool_result": "<result>"}
@@ -107,7 +105,7 @@ def _joined(blocks: Sequence[Any]) -> str:
 
 
 def template_messages(system: Sequence[Any], messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """Convert a conversation for chat templates; turns in a row of one role become one."""
+    """Convert a conversation for chat templates; consecutive turns of one role become one."""
     found: list[dict[str, Any]] = [{"role": "system", "content": _joined(system)}] if system else []
     for message in messages:
         blocks = message.content
@@ -156,7 +154,7 @@ class _Tool(RequestFields):
     description: str | None = None
     input_schema: dict[Any, Any] = Field(description="a JSON schema")
     strict: bool = False
-    without_effect = ("eager_input_streaming", *_CACHED)
+    without_effect = ("eager_input_streaming", *CACHE_CONTROL)
     fixed: ClassVar = {"defer_loading": Only((False,), "templates show all tools")}
 
     def for_template(self) -> dict[str, Any]:
@@ -173,9 +171,8 @@ class _Choice(RequestFields):
     @model_validator(mode="after")
     def _named(self) -> _Choice:
         if (self.name is None) == (self.type == "tool"):
-            raise wrong(
-                "a string" if self.type == "tool" else "no name, without the type 'tool'", at=("name",)
-            )
+            expected = "a string" if self.type == "tool" else "no name, without the type 'tool'"
+            raise wrong(expected, at=("name",))
         return self
 
 
@@ -190,9 +187,8 @@ class _ThinkingConfig(RequestFields):
     @model_validator(mode="after")
     def _budgeted(self) -> _ThinkingConfig:
         if (self.budget_tokens is None) == (self.type == "enabled"):
-            expected = (
-                "an integer, at least 1" if self.type == "enabled" else "none, without the type 'enabled'"
-            )
+            wanted = self.type == "enabled"
+            expected = "an integer, at least 1" if wanted else "none, without the type 'enabled'"
             raise wrong(expected, at=("budget_tokens",))
         return self
 
@@ -221,7 +217,7 @@ class CountFields(TemplateFields):
     tool_choice: _Choice | None = None
     thinking: _ThinkingConfig | None = None
     output_config: _OutputConfig | None = None
-    without_effect: ClassVar[tuple[str, ...]] = _CACHED
+    without_effect: ClassVar[tuple[str, ...]] = CACHE_CONTROL
 
     @property
     def offered(self) -> Tools | None:
@@ -239,9 +235,8 @@ class CountFields(TemplateFields):
 
     def variables(self, template: ChatTemplate, *, tools: bool) -> dict[str, Any]:
         found = super().variables(template, tools=tools)
-        switch = conversation.SWITCH
-        if self.thinking is not None and switch not in found and template.reads(switch, tools=tools):
-            found[switch] = self.thinking.type != "disabled"
+        if self.thinking is not None and SWITCH not in found and template.reads(SWITCH, tools=tools):
+            found[SWITCH] = self.thinking.type != "disabled"
         return found
 
 
@@ -252,7 +247,7 @@ class MessageFields(TextFields, CountFields):
     stop_sequences: Annotated[
         list[Annotated[str, Field(min_length=1)]], FailFast(), at_most("n_stops")
     ] = Field(default_factory=list)  # fmt: skip
-    without_effect = (*TextFields.without_effect, *_CACHED)
+    without_effect = (*TextFields.without_effect, *CACHE_CONTROL)
     fixed = (
         TextFields.fixed
         | PARSED

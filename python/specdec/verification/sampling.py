@@ -238,14 +238,15 @@ class Sampling:
                 "logit_bias", biases, "at least one that is allowed", "every token", "forbids"
             )
         given, breakers = (n_vocab, tokenizer), self.dry_sequence_breakers
-        if breakers is None or self.dry_multiplier == 0.0:
-            breakers = () if tokenizer is None or self.dry_multiplier == 0.0 else _BREAKERS
-        found = replace(
+        if self.dry_multiplier == 0.0:
+            breakers = ()
+        elif breakers is None:
+            breakers = () if tokenizer is None else _BREAKERS
+        return replace(
             self,
             bad_words=_ids_of_words("bad_words", self.bad_words or (), *given, _with_spaces),
             dry_sequence_breakers=_ids_of_words("dry_sequence_breakers", breakers, *given, sequences_of),
         )
-        return found
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -60,7 +60,7 @@ class AfterReasoningState:
         self._answer: ConstraintState | None = None  # in the answer, or in what may become one
         if first is not None and position.phase in ("undecided", "ended"):
             self._answer = first.fork()
-        self._answer_bits: int | None = None  # what it allows, once asked
+        self._answer_bits: int | None = None  # its mask, once computed
 
     def fork(self) -> AfterReasoningState:
         """An independent copy."""
@@ -83,7 +83,7 @@ class AfterReasoningState:
                 self._answer = None
         if phase == "inside":
             self._answer = None
-        elif phase == "ended" and before != "ended" and before != "undecided" and self._first is not None:
+        elif phase == "ended" and before in ("outside", "inside") and self._first is not None:
             self._answer = self._first.fork()
         self._closing = self._closing[1:] or self._of.closing(self._position)
         self._answer_bits = None
