@@ -499,6 +499,20 @@ def test_every_switch_of_a_model(variant: str, cache_dtype: Any) -> None:
         assert found[0] == wanted[0] and np.array_equal(found[1], wanted[1])
 
 
+def test_pieces_of_an_image_that_are_no_bytes(target: specdec.Model) -> None:
+    session = open_session(target.core, [4, 5, 6])
+    texts(session)
+    text = session.cached_text(0)
+    whole = text.image(0, text.image_sizes[1])
+    for item in (None, 5, "text", [whole], object()):
+        for before in ([], [whole[:7]], [whole]):
+            with pytest.raises(TypeError, match="bytes-like"):
+                _core.CachedText(target.core, text.tokens, None, (), text.shape, [*before, item])
+    for pieces, message in (([whole, b"x"], "more than"), ([whole[:-1]], "expected"), ([], "0 bytes")):
+        with pytest.raises(ValueError, match=message):
+            _core.CachedText(target.core, text.tokens, None, (), text.shape, pieces)
+
+
 # --------------------------------------------------------------------------------------- files of the cache
 
 

@@ -68,7 +68,7 @@ static int fill(sd_cached_text_object* self, PyObject* pieces) {
     if (items == NULL) return -1;
     int result = 0;
     while (result == 0 && (item = PyIter_Next(items)) != NULL) {
-        Py_buffer view;
+        Py_buffer view = {0}; /* untouched by PyObject_GetBuffer if an item has no buffer */
         result = PyObject_GetBuffer(item, &view, PyBUF_SIMPLE);
         if (result == 0 && (size_t)view.len > size - at)
             result = sd_set_error(PyExc_ValueError, "the image has more than %zu bytes", size);
