@@ -6,6 +6,7 @@
 
 #include "config.h"
 #include "kernels.h"
+#include "matrix.h"
 #include "memory.h"
 
 /* A convolution reads the last conv_width - 1 tokens before a row. So the ring holds these, and twice the
@@ -43,10 +44,8 @@ static inline float* sd_layer_state_tile(const sd_layer_state* state, int unit) 
     return state->tiles + (size_t)unit * (size_t)state->sizes->d_key * SD_PANEL;
 }
 
-/* The value head of a unit, and its first column among the values of all heads. */
-static inline int sd_units_of_head(const sd_mixer_sizes* sizes) {
-    return (sizes->d_value + SD_PANEL - 1) / SD_PANEL;
-}
+/* Units of a value head; the value head of a unit, and its first column among the values of all heads. */
+static inline int sd_units_of_head(const sd_mixer_sizes* sizes) { return sd_matrix_panels(sizes->d_value); }
 static inline int sd_head_of_unit(const sd_mixer_sizes* sizes, int unit) {
     return unit / sd_units_of_head(sizes);
 }

@@ -302,7 +302,7 @@ static sd_status check_encoder(const sd_config* c) {
 sd_recurrent_columns sd_recurrent_columns_of(const sd_mixer_sizes* s, sd_mixer mixer) {
     sd_recurrent_columns at = {.n_keys = s->n_key_head * s->d_key, .n_values = s->n_value_head * s->d_value};
     at.n_channels = 2 * at.n_keys + at.n_values;
-    at.n_units = s->n_value_head * (sd_whole_panels(s->d_value) / SD_PANEL);
+    at.n_units = s->n_value_head * sd_matrix_panels(s->d_value);
     at.gate = sd_whole_panels(at.n_channels);
     at.n_outputs = at.gate + at.n_values;
     at.decay = sd_whole_panels(s->n_value_head);

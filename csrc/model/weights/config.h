@@ -90,7 +90,7 @@ typedef enum sd_feature_use {
 /* Features of another model have `width` numbers, a model's own sd_own_width. */
 typedef struct sd_features {
     sd_feature_use use; /* SD_FEATURE_NONE: the fields below are ignored */
-    int width;          /* of embeddings too if both are joined; d_model unless the output is projected */
+    int width;          /* if joined, of embeddings too, and d_model unless `output` is set */
     int output;   /* joined: own features are a projection of the stream after the last norm to `width` */
     int bias;     /* does the projection have a bias? */
     int norms;    /* joined: normalize embedding and feature first; aside they always are */
@@ -123,8 +123,7 @@ typedef struct sd_mixer_sizes {
     int conv_bias;  /* does the convolution have a bias? */
     int bias;       /* do the projections into and out of the mixer? */
     /* Of recurrent layers. Each key head serves n_value_head / n_key_head value heads: every n_key_head-th
-     * one or, if grouped, consecutive ones. Mamba-2 calls the keys B, the
-     * queries C, the values x */
+     * one or, if grouped, consecutive ones. Mamba-2 calls the keys B, the queries C, the values x */
     int n_key_head, n_value_head, d_key, d_value, grouped;
     /* Of Mamba-2: groups of values that are normalized together, 0: none are; before the gate or after it */
     int n_norm_groups, norm_first;
@@ -154,9 +153,9 @@ typedef struct sd_layer_config {
     int input_norm;                /* normalize the attention's input, if norm_position says so */
     int reads_token;               /* queries, keys and values read embedding and feature, 2 d_model inputs */
     int values_from_keys;          /* values are keys before their norms and rotation */
-    int kv_layer;                  /* the layer whose keys and values rows attend to: their own or, if */
-    int shares_kv; /* shares_kv, an earlier one or one of the target (borrows_kv), which has */
-                   /* the same sizes and window */
+    /* The layer whose keys and values rows attend to: their own or, if shares_kv, an earlier one or, if
+     * borrows_kv, one of the target. It has the same sizes and window. */
+    int kv_layer, shares_kv;
 } sd_layer_config;
 
 /* Pointers are borrowed from the creator; a model owns those of its own configuration. */

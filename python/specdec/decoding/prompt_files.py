@@ -35,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -212,6 +212,10 @@ class _StoredText:
             at += size
 
 
+_Chain: TypeAlias = list[tuple[_StoredText, int]]
+"""Files whose panels make a text, the first ones first, each with the number of panels up to its last."""
+
+
 class PromptFiles:
     """The files of a prompt cache, with an index of their headers, for any number of threads and processes.
 
@@ -294,7 +298,7 @@ class PromptFiles:
                 self._ignore(path, str(error).removeprefix(f"{path}: "))
         return index
 
-    def _chain(self, stored: _StoredText, n: int) -> list[tuple[_StoredText, int]] | None:
+    def _chain(self, stored: _StoredText, n: int) -> _Chain | None:
         """Return the files with the panels of n tokens, each with its number of panels, the first ones first.
 
         All tokens, if something belongs to the text as a whole. The last file is that of the text. None if a
@@ -302,7 +306,7 @@ class PromptFiles:
         """
         index = self._index[stored.path.parent]
         n_panels = stored.n_panels if stored.rest_bytes > 0 else -(-n // PANEL)
-        found: list[tuple[_StoredText, int]] = []
+        found: _Chain = []
         one: _StoredText | None = stored
         for _ in range(len(index) + 1):
             if one is None or one.known.captures != stored.known.captures:
@@ -317,9 +321,7 @@ class PromptFiles:
             one = index.get(str(one.parent))
         return None
 
-    def _load(
-        self, model: _core.Model, chain: list[tuple[_StoredText, int]], n: int
-    ) -> _core.CachedText:  # fmt: skip
+    def _load(self, model: _core.Model, chain: _Chain, n: int) -> _core.CachedText:
         """Restore a text; only its first n tokens, if nothing belongs to the text as a whole."""
         stored = chain[-1][0]
         known, shape = stored.known, stored.shape
@@ -337,7 +339,7 @@ class PromptFiles:
         source = None if known.source is None else list(known.source)
         return _core.CachedText(model, known.tokens[:n], source, known.captures, shape, pieces())
 
-    def _touch(self, chain: list[tuple[_StoredText, int]]) -> None:
+    def _touch(self, chain: _Chain) -> None:
         """Mark files as used; a parent after its children, so that it is removed later."""
         for one, _ in reversed(chain):
             with suppress(OSError):  # removed, or a folder that cannot be written to
@@ -420,9 +422,7 @@ class PromptFiles:
             self._ignored.discard(stored.path)
         self._touch(parents)
 
-    def _longest(
-        self, known: CachedTokens, index: dict[str, _StoredText]
-    ) -> tuple[int, list[tuple[_StoredText, int]]]:
+    def _longest(self, known: CachedTokens, index: dict[str, _StoredText]) -> tuple[int, _Chain]:
         """Return how many tokens of a text the files have, and which of them."""
         agreed = [(one.known.begins(known), one) for one in index.values()]
         for n, one in sorted(agreed, key=lambda pair: -pair[0]):
