@@ -90,13 +90,14 @@ def test_a_conversation_over_restarts(world: World, name: str | None, tmp_path: 
         cache = restarted(cache)
 
 
-STATES = {"delta": {}, "mamba2": {}, "convolution": {}, "delta-wide-convolution-first-attention": {}}
+STATES = [("delta", 4), ("mamba2", 4), ("mamba2", 1), ("convolution", 3),
+          ("delta-wide-convolution-first-attention", 3)]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", STATES)
-def test_recurrent_states(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "conv_width"), STATES)
+def test_recurrent_states(kind: str, conv_width: int, tmp_path: Path) -> None:
     """After a restart, texts return to snapshots, and continue from their ends."""
-    config = VARIANTS[kind] | {"n_ctx": 6000}
+    config = VARIANTS[kind] | {"n_ctx": 6000, "conv_width": conv_width}
     model = model_of(config, {name: 3 * tensor for name, tensor in random_tensors(config).items()})
     ids: list[int] = np.random.default_rng(0).integers(0, 101, 2500).tolist()
     cache = PromptCache(path=tmp_path)

@@ -31,7 +31,6 @@ static void pass_layer(walker* w, const sd_key_values* kv) {
 }
 
 static void pass_state(walker* w, const sd_layer_state* s) {
-    if (s->n_ring == 0) return;
     pass(w, s->inputs, (size_t)s->n_ring * (size_t)s->n_channels * sizeof *s->inputs);
     if (s->n_units == 0) return;
     pass(w, s->tiles, (size_t)s->n_units * (size_t)s->sizes->d_key * SD_PANEL * sizeof *s->tiles);
