@@ -255,9 +255,12 @@ def as_draft(
 def may_have_mtp(config: specdec.ModelConfig) -> bool:
     """Whether a target's layers can read features, as those of an MTP block do."""
     plain = {"norm": "rms", "norm_position": "before", "parallel": "no", "norm_weight": True, "encoder": None}
-    attends = any(config.attends)
-    is_plain = all(config[name] == value for name, value in plain.items())
-    return is_plain and attends and config.position != "learned" and not config.embedding_norm
+    if not any(config.attends) or any(config[name] != value for name, value in plain.items()):
+        return False
+    last = config.last_attention
+    has_one_mixer = not config.mixers or config.mixers[last] == "attention"
+    has_mlp = not config.d_ffs or config.d_ffs[last] > 0
+    return has_one_mixer and has_mlp and config.position != "learned" and not config.embedding_norm
 
 
 def random_mtp(
