@@ -56,7 +56,7 @@ class ReasoningFormat(ABC):
     def position(self, prompt_ids: Sequence[int], continued: str | None = None) -> ReasoningPosition:
         """Return the position after a prompt; `continued`: the reply's text so far, if the prompt has any."""
 
-    def first_ids(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str) -> tuple[int, ...]:
         """Return the token ids of a text that continues another."""
         return tuple(encode_continuing(self.tokenizer, text))
 
@@ -136,7 +136,7 @@ class TagFormat(ReasoningFormat):
         rest, ids, begin = _text(self.end[n_matched:]), list[int](), 0
         for at, character in enumerate(f"{rest}\0"):
             if at == len(rest) or character in self._ids:
-                ids += self.first_ids(rest[begin:at]) if at > begin else ()
+                ids += self.encode(rest[begin:at]) if at > begin else ()
                 ids += [self._ids[character]] if at < len(rest) else ()
                 begin = at + 1
         return tuple(ids)
@@ -242,7 +242,7 @@ class HarmonyFormat(ReasoningFormat):
     def next_ids(self, words: Sequence[str], begun: str) -> frozenset[int]:
         """Return the first tokens of what words lack."""
         rests = (word[len(begun) :] for word in words if word.startswith(begun) and word != begun)
-        return frozenset(self.first_ids(rest)[0] for rest in rests)
+        return frozenset(self.encode(rest)[0] for rest in rests)
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class HarmonyPosition(ReasoningPosition):
         """Return the tokens that end the reasoning here."""
         how = self.format
         words = ("final",) if is_constrained else ("final", "commentary")
-        ids = (how.ids["<|end|>"], how.ids["<|start|>"], *how.first_ids("assistant"), how.ids["<|channel|>"])
+        ids = (how.ids["<|end|>"], how.ids["<|start|>"], *how.encode("assistant"), how.ids["<|channel|>"])
         return (*(frozenset({token}) for token in ids), how.next_ids(words, ""))
 
     def allowed(self, n_vocab: int, limit: int | None) -> int:

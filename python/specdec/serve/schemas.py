@@ -276,7 +276,7 @@ class TextFields(SamplingFields):
         if self.stream_options is not None and not self.stream:
             raise wrong(rest="is given, but stream is not true; expected both", at=("stream_options",))
         if self.prediction and self.speculative and not self.speculative.settings.draft:
-            message = "is given, but speculative.draft asks for no draft; expected one of them"
+            message = "is given, but speculative turns the draft off; expected one of them"
             raise wrong(rest=message, at=("prediction",))
         return self
 

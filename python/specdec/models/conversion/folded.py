@@ -28,22 +28,17 @@ def folded(checkpoint: Checkpoint) -> Checkpoint:
 
     def tensors(as_blocks: Container[str], unread: bool) -> Iterator[Any]:
         for name, array, number_format in checkpoint.tensors(as_blocks):
-            factor = factor_of(name)
-            if factor is None:
-                yield name, array, number_format
-            else:
-                column = np.asarray(factor, np.float32)
-                yield (
-                    name,
-                    widened(array, number_format) * (column[:, None] if column.ndim else column),
-                    "f32",
-                )
+            if (factor := factor_of(name)) is not None:
+                rows = np.asarray(factor, np.float32)
+                array = widened(array, number_format) * (rows[:, None] if rows.ndim else rows)
+                number_format = "f32"
+            yield name, array, number_format
 
     stored = checkpoint.stored
     if stored is not None:
         blocks = {name: ggml for name, ggml in stored.blocks.items() if factor_of(name) is None}
         stored = dataclasses.replace(stored, blocks=blocks)
-    plain = {**config, **{name: _WITHOUT[name] for name in _WITHOUT if name in config}}
+    plain = {**config, **{name: value for name, value in _WITHOUT.items() if name in config}}
     if config["tied"]:  # one matrix cannot have both factors
         plain |= {name: config[name] for name in ("embedding_scale", "logit_scale") if name in config}
     return dataclasses.replace(checkpoint, config=plain, stored=stored, _tensors=tensors)
@@ -51,12 +46,12 @@ def folded(checkpoint: Checkpoint) -> Checkpoint:
 
 def _factors(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the factors of tensors, or of each of their rows, by names without the layer."""
-    attends, gate, down = (config.get(f"{name}_scale", 1.0) for name in ("attn_out", "mlp_gate", "mlp_down"))
+    attn_out, gate, down = (config.get(f"{name}_scale", 1.0) for name in ("attn_out", "mlp_gate", "mlp_down"))
     scores = config.get("score_scales") or [config["d_head"] ** -0.5]
     query, key, value, of_gate, step = config.get("mixer_scales") or [1.0] * 5
     keys, values = (config[f"n_mixer_{name}_head"] * config[f"d_mixer_{name}"] for name in ("key", "value"))
     found = {
-        "attn_k": scores[0] * math.sqrt(config["d_head"]), "attn_out": attends, "mlp_gate": gate,
+        "attn_k": scores[0] * math.sqrt(config["d_head"]), "attn_out": attn_out, "mlp_gate": gate,
         "mlp_down": down, "mixer_out": config.get("mixer_out_scale", 1.0),
     }  # fmt: skip
     rows: dict[str, Any] = {f"{name}.{part}": found[name] for name in found for part in ("weight", "bias")}

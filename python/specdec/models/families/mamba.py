@@ -208,9 +208,10 @@ def _falcon_h1(reader: ConfigReader) -> dict[str, Any]:
     default = None if fields.has("mamba_d_ssm") else 1024
     n_values = fields.integer("mamba_d_ssm", default=default) or _expanded(reader)
     found = _mamba(reader, n_values)
-    norm_first = fields.boolean("mamba_norm_before_gate", default=True)
-    if not fields.boolean("mamba_rms_norm", default=False):
-        found["n_mixer_norm_groups"] = norm_first = False
+    is_normed = fields.boolean("mamba_rms_norm", default=False)
+    norm_first = fields.boolean("mamba_norm_before_gate", default=True) and is_normed
+    if not is_normed:
+        found["n_mixer_norm_groups"] = 0
     return llama_like(
         reader, sizes=sizes, norm_eps=1e-5, bias=False, mlp_bias=fields.boolean("mlp_bias", default=False),
         embedding_scale=factor("embedding_multiplier"), logit_scale=factor("lm_head_multiplier"),
@@ -273,7 +274,8 @@ def _nemotron_h(reader: ConfigReader) -> dict[str, Any]:
     sizes = reader.sizes(absent_kv_head=8, default_d_head=fields.integer("attention_head_dim", default=128))
     if sizes["n_layer"] != n_layer:
         raise fields.error("num_hidden_layers", f"{n_layer}, the number of blocks")
-    sizes["d_ff"] *= "-" in pattern
+    if "-" not in pattern:
+        sizes["d_ff"] = 0
     fields.require("attention_bias", False, because="attention has no biases")
     fields.require("sliding_window", None, because="attention has no window")
     fields.require("use_bias", False, because="Mamba-2 has no biases")

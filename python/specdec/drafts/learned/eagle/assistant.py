@@ -16,6 +16,7 @@ from specdec.drafts.learned.eagle.published import PublishedDraft
 from specdec.drafts.learned.head_tokens import HeadTokens, check_head_tokens, usual_head_tokens
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, VocabularyMismatchError
 from specdec.fields import Fields, read_json_object
+from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.hf_folder import described_by, held_tensors
 from specdec.models.checkpoints.matching import matched_checkpoint, unused_tensors
@@ -181,7 +182,7 @@ def _with_rows(family: Family, tokens: NDArray[np.int32] | None) -> Family:
 
 def _checkpoint(
     path: Path, name: str, family: Family, config: Mapping[str, Any], held: dict[str, FileTensor]
-) -> Any:
+) -> Checkpoint:
     """Match the tensors of the files with those of the configuration."""
     coded = {one for one, tensor in held.items() if tensor.is_coded}
     sources = coded_sources(family.sources(config, held.__contains__), coded)

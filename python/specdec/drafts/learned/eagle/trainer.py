@@ -226,7 +226,7 @@ class EagleSettings:
     n_heads: int = 0
     n_kv_heads: int = 0
     d_head: int = 0
-    d_ff: int = 0
+    d_ff: int = 0  # without an MLP in the target 3 d_model
     n_draft_vocab: int = 0  # EAGLE-3: draft only this many most frequent tokens; 0: all
     steps: int = 4  # EAGLE-3: steps of the training-time test
     decay: float = 0.8  # EAGLE-3: weight of a step's loss relative to the previous step's
