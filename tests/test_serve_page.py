@@ -188,6 +188,9 @@ def test_a_reply_in_the_browser(page: Browser, url: str, chatting_pair: Pair, pa
     assert drafted["prompt"] == ("" if path == "chat" else PROMPT)
     assert drafted["numbers"]["tokens"] == str(trace.n_tokens)
     assert drafted["numbers"]["tokens per pass"] == f"{trace.tokens_per_call:.2f}"
+    api = "/v1/chat/completions" if path == "chat" else "/v1/completions"
+    n_prompt = ask(url, api, {**prompt, "max_tokens": 1})[1]["usage"]["prompt_tokens"]
+    assert drafted["numbers"]["prompt read"] == f"{n_prompt} of {n_prompt}"  # without a prompt cache
     n_accepted = sum(one.n_accepted for one in trace.rounds)
     assert drafted["numbers"]["accepted"] == f"{n_accepted} of {trace.n_drafted}"
     shares = [int(text.split(" %")[0]) for text in drafted["shares"]]
