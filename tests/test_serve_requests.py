@@ -304,6 +304,8 @@ def test_values_of_other_servers_that_change_nothing_are_accepted(url: str, engi
         assert answer == plain
     message = refused(post(url, TEXTS, use_beam_search=True), code="unsupported_parameter")
     assert message.startswith("use_beam_search is True, which this server does not support; expected False")
+    message = refused(post(url, TEXTS, xtc_probability=0.1), code="unsupported_parameter")
+    assert "; expected 0.0: " in message  # 0 is the same value
 
 
 def test_marks_of_prefixes_to_cache_are_accepted(url: str, engine: ScriptedEngine) -> None:
@@ -471,12 +473,12 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
         (b'{"temperature": 1e999}', "finite"),
     )},
     "escapes": (CHAT, b"[" * 200 + b'"' + b'\\"' * 200_000, "not UTF-8 JSON"),
+    "digits": (CHAT, b'{"seed": ' + b"9" * 5000 + b"}", "of 5000 digits; expected at most 1000"),
     "depth": (CHAT, b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested more than 128 deep"),
     "values": (CHAT, b'{"a": [' + b"1," * 700_000 + b"1]}", "has 700002 commas and brackets"),
     "twice": (
         CHAT, b"{" + b"".join(b'"%d": 0, ' % i for i in range(100_000)) + b'"a": 0, "a": 0}', "'a' twice",
     ),
-    "digits": (CHAT, b'{"seed": ' + b"9" * 5000 + b"}", "not UTF-8 JSON"),
     "messages": (CHAT, b'{"messages": [3' + b", 3" * 500_000 + b"]}", "messages[0]"),
     "stops": (CHAT, b'{"stop": [3' + b", 3" * 500_000 + b"]}", "stop has 500001 items"),
     "names": (CHAT, b"{" + b", ".join(b'"x%d": 1' % i for i in range(300_000)) + b"}", "messages is missing"),
@@ -728,7 +730,7 @@ def test_drafts_by_name(url: str, engine: ScriptedEngine) -> None:
             assert post(server.url, CHAT, speculative={"draft": draft})[0] == 200
             assert named.asked[-1]["speculative"] == specdec.Speculative(draft=found)
         message = refused(post(server.url, CHAT, speculative={"draft": "c"}), param="speculative.draft")
-        assert "expected true, false, 'none' or 'a' or 'b'" in message
+        assert "expected true, false, 'none', 'a' or 'b'" in message
         assert ask(server.url, "/v1/models")[1]["data"][0]["specdec"]["drafts"] == ["a", "b"]
         assert ask(server.url, "/health")[1]["draft"] == "a"
 

@@ -123,11 +123,12 @@ def _limit(name: str, text: str) -> Any:
 @click.option("--log-requests", is_flag=True, help="Log one line per request, without its text.")
 @threads_option
 def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
-    """Serve a model over HTTP with the OpenAI API.
+    """Serve a model over HTTP with the OpenAI and Anthropic APIs.
 
-    Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
-    /tokenizer_info, /health, /metrics. docs/SERVER.md lists the supported fields. Ctrl-C or SIGTERM stops the
-    server after running requests finish; a second one stops it immediately.
+    Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/models, /tokenize,
+    /detokenize, /tokenizer_info, /health, /metrics, and a page for browsers at /. docs/SERVER.md lists the
+    supported fields. Ctrl-C or SIGTERM stops the server after running requests finish; a second one stops it
+    immediately.
     """
     server_of = _server()
     key = _api_key(given["api_key_file"])

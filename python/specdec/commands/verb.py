@@ -19,7 +19,7 @@ CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 10
 VERBS: Final = {
     "generate": "Continue a prompt and print only the new text.",
     "chat": "Chat with a model that has a chat template.",
-    "serve": "Serve a model over the OpenAI API.",
+    "serve": "Serve a model over the OpenAI and Anthropic APIs.",
     "bench": "Run a benchmark's questions with and without a draft.",
     "eval": "Evaluate a model with lm-evaluation-harness.",
     "compare": "Compare several drafts of one target.",

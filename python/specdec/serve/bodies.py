@@ -18,6 +18,7 @@ _DEEPEST: Final = 128
 """Nesting depth of JSON. Schemas nest deepest, and llguidance has its own bound."""
 _CHUNK: Final = 1 << 16
 """List entries to encode at a time while holding the GIL."""
+_LONGEST_INTEGER: Final = 1000
 _MAX_VALUES: Final = 600_000
 """Commas and opening brackets, roughly the number of values; parsing holds the GIL."""
 
@@ -81,10 +82,9 @@ def read_object(body: bytes) -> dict[str, Any]:
         raise _refusal(f"the body has {n_values} commas and brackets; expected at most {_MAX_VALUES}")
     try:
         text = body.decode("utf-8")
-        # int as a Python function: each call lets other threads take the GIL
         value = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number,
-            parse_int=lambda one: int(one),
+            parse_int=_integer,
         )  # fmt: skip
     except RequestError:
         raise
@@ -123,6 +123,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> Any:
     raise _refusal(f"the body holds {name}; expected JSON numbers")
+
+
+def _integer(text: str) -> int:  # a Python function: each call lets other threads take the GIL
+    if len(text) > _LONGEST_INTEGER:
+        raise _refusal(
+            f"the body holds an integer of {len(text)} digits; expected at most {_LONGEST_INTEGER}"
+        )
+    return int(text)
 
 
 def _number(text: str) -> float:

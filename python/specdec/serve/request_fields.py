@@ -48,7 +48,8 @@ class Only:
     def check(self, name: str, value: Any) -> None:
         if not any(type(value) is type(one) and value == one for one in self.allowed):
             found = type_of(value) if isinstance(value, Mapping | list) and value else shown(value)
-            expected = " or ".join(map(repr, self.allowed)) or "no such field"
+            different = (one for i, one in enumerate(self.allowed) if one not in self.allowed[:i])
+            expected = " or ".join(map(repr, different)) or "no such field"
             rest = f"is {found}, which this server does not support; expected {expected}: {self.why}"
             raise wrong(rest=rest, at=(name,), code="unsupported_parameter")
 

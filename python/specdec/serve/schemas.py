@@ -131,8 +131,8 @@ def _escaped(text: str) -> str:
 
 def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
     names = info.context.draft_names
-    expected = ", ".join(["true"] * bool(names) + ["false", repr(PLAIN_WORDS[0])])
-    expected += f" or {' or '.join(map(repr, names))}" if names else ""
+    *others, last = ["true"] * bool(names) + ["false", *map(repr, (PLAIN_WORDS[0], *names))]
+    expected = f"{', '.join(others)} or {last}"
     if not isinstance(wanted, bool) and wanted not in (*PLAIN_WORDS, *names):
         raise wrong(expected)
     drafting = wanted not in (False, *PLAIN_WORDS)
