@@ -72,8 +72,8 @@ void sd_thread_sleep(double seconds);
 /* Call these functions (NULL: none) in the thread that forks, before and after, and in the child. */
 void sd_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
-/* May this process use the processor's tiles (AMX)? A process must ask, because the state of each thread
- * grows by 8 KiB; Linux refuses if a thread's signal stack is too small. Other systems: no. */
+/* May this process use the processor's tiles (AMX)? A process must request it, because the state of each
+ * thread grows by 8 KiB; Linux refuses if a thread's signal stack is too small. Other systems: no. */
 int sd_tiles_permitted(void);
 
 /* ------------------------------------------------------------------ pages */

@@ -23,6 +23,7 @@ VERSION: Final = 1
 _OF_VALUE: Final = ("text", "tokens", "finish_reason", "stop", "prompt_ids", "source_ids")
 """Attributes that equality compares."""
 _OTHERS: Final = ("seed", "n_cached_tokens", "source_text", "answer", "n_reasoning_tokens")
+"""Attributes of `to_dict` that it does not compare."""
 _LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs")
 
 
