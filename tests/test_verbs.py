@@ -307,6 +307,23 @@ def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model, tmp_path
         assert done.exit_code == 2 and all(message in done.output for message in messages)
 
 
+def test_reasoning_of_chats_is_bounded(chat_model: specdec.Model, tmp_path: Path) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for one in messages %}{{ one.content }}{% endfor %}<think>{% if closed %}</think>{% endif %}"
+    )
+    options = ["--max-new-tokens", "12", "--max-reasoning-tokens", "2"]
+    done = run("chat", "--target", "m", "--chat-template", str(template), *options, sent="abc\n")
+    chatting = chat_model.with_chat_template(template.read_text())
+    messages = [{"role": "user", "content": "abc"}]
+    reply = specdec.generate(chatting, None, messages=messages, max_new_tokens=12, max_reasoning_tokens=2)
+    assert isinstance(reply, specdec.Result) and "</think>" in str(reply.text)
+    assert (done.exit_code, done.output) == (0, f"{reply.text}\n")
+    assert (
+        "No such option '--max-reasoning-tokens'" in run("generate", *options, "abc").output
+    )  # a text, no chat
+
+
 def test_measure(models: Pair, prompts: str) -> None:
     asked = ["measure", *BOTH, "--n-tokens", "40", "--temperatures", "0,1"]
     asked += ["--gammas", "1,3", "--leniences", "1", "--no-timing"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from specdec.commands.decoding_options import decoding_arguments, decoding_options
+from specdec.commands.decoding_options import decoding_arguments, decoding_options, setting_options
 from specdec.commands.given_models import model_options, open_models, template_option, with_given_template
 from specdec.commands.verb import verb
 from specdec.decoding.generate import stream
@@ -39,6 +39,7 @@ _HELP = "/new starts over, /figures shows statistics of the last reply, /quit ex
     verify="auto",
     seed="random for each reply",
 )
+@setting_options("max_reasoning_tokens")
 @click.option(
     "--cache-bytes", type=int, default=2**30, metavar="N", help="Prefix cache memory.", show_default=True
 )

@@ -22,7 +22,7 @@ READABLE: Final = {"temperature": 0.6, "repetition_penalty": 1.1}
 _TABLE: Final = {name: row for name, row in table_of(DecodingOptions).items() if row.flag}
 SAMPLING: Final = tuple(name for name in _TABLE if name in table_of(Sampling))
 """Sampling settings that have a command-line option."""
-_OF_RESULTS: Final = ("n", "batch_size", "logprobs")
+_OF_SOME_VERBS: Final = ("n", "batch_size", "logprobs", "max_reasoning_tokens")
 _PARSERS: Final[Mapping[str, Any]] = {"gamma": gamma_value, "verify": click.Choice(DECODING_RULES)}
 _FILES: Final = {"schema": "a JSON schema", "grammar": "a grammar"}
 
@@ -52,7 +52,7 @@ def setting_options(*names: str, **defaults: str) -> Callable[[Function], Functi
 
 def decoding_options(**defaults: str) -> Callable[[Function], Function]:
     """Make the options for decoding one sequence; the keyword arguments describe defaults."""
-    names = ("gamma", "max_new_tokens", *(name for name in _TABLE if name not in _OF_RESULTS))
+    names = ("gamma", "max_new_tokens", *(name for name in _TABLE if name not in _OF_SOME_VERBS))
     return setting_options(*dict.fromkeys(names), **{"max_new_tokens": "200", "lenience": "1"} | defaults)
 
 
