@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec.fields import MAX_INT
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import SEEING, Either, Family, Named, absent, named
 from specdec.models.families.hybrid import convolution
@@ -49,7 +50,7 @@ def _width(reader: ConfigReader, width: int) -> int:
         fields.skip("block_multiple_of")
         return width
     whole: int = fields.integer("block_multiple_of", default=256)
-    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * width)
+    width = int(fields.number("block_ffn_dim_multiplier", default=1.0, maximum=MAX_INT) * width)
     return -(-width // whole) * whole
 
 

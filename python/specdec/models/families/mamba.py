@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.fields import Fields
+from specdec.fields import MAX_INT, Fields
 from specdec.models.families.config_reader import ConfigReader, Rotation
 from specdec.models.families.deepseek_router import router
 from specdec.models.families.family import Config, Either, Family, Named, Shape, absent, halves, named
@@ -140,7 +140,8 @@ def _mamba(reader: ConfigReader, n_values: int | None = None, names: _Names = _N
 
 def _expanded(reader: ConfigReader, name: str = "mamba_expand") -> int:
     """Return the number of values as a multiple of the model's width."""
-    return int(reader.fields.number(name, default=2) * reader.fields.integer("hidden_size"))
+    factor = reader.fields.number(name, default=2, maximum=MAX_INT)
+    return int(factor * reader.fields.integer("hidden_size"))
 
 
 def _granite(reader: ConfigReader) -> dict[str, Any]:
