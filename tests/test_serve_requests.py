@@ -726,7 +726,7 @@ def test_drafts_by_name(url: str, engine: ScriptedEngine) -> None:
     named = ScriptedEngine(engine.target, REPLY)
     named.drafts = {"a": None, "b": None}
     with Server(Service(named, ["mine"]), port=0) as server:
-        for draft, found in (("b", "b"), (True, True), (None, True), ("plain", False)):
+        for draft, found in (("b", "b"), (True, True), (None, True), ("none", False)):
             assert post(server.url, CHAT, speculative={"draft": draft})[0] == 200
             assert named.asked[-1]["speculative"] == specdec.Speculative(draft=found)
         message = refused(post(server.url, CHAT, speculative={"draft": "c"}), param="speculative.draft")

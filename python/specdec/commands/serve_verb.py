@@ -26,7 +26,7 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.model import Model
 from specdec.serve.reply_readers import TOOL_FORMATS
-from specdec.serve.service import PLAIN_WORDS, ServerLimits, Service
+from specdec.serve.service import NO_DRAFT, ServerLimits, Service
 from specdec.text_files import read_text_file
 
 _KEY: Final = "SPECDEC_API_KEY"
@@ -210,7 +210,7 @@ def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
     for i, (name, text) in enumerate(asked):
         if len(asked) > 1 and name == texts[i]:
             raise InputError(f"--draft {text}: has no name; expected NAME={text} with several drafts")
-        if name in PLAIN_WORDS:
+        if name == NO_DRAFT:
             raise InputError(f"--draft {name}={text}: this name means no draft; expected another name")
         if any(name == other for other, _ in asked[:i]):
             raise InputError(f"--draft {name}={text}: the name is already used; expected unique names")

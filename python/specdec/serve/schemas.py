@@ -26,7 +26,7 @@ from specdec.serve.request_fields import (
     within,
     wrong,
 )
-from specdec.serve.service import PLAIN_WORDS
+from specdec.serve.service import NO_DRAFT
 from specdec.settings_table import Setting, table_of
 from specdec.verification.rules import DecodingRule
 
@@ -131,11 +131,11 @@ def _escaped(text: str) -> str:
 
 def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
     names = info.context.draft_names
-    *others, last = ["true"] * bool(names) + ["false", *map(repr, (PLAIN_WORDS[0], *names))]
+    *others, last = ["true"] * bool(names) + ["false", *map(repr, (NO_DRAFT, *names))]
     expected = f"{', '.join(others)} or {last}"
-    if not isinstance(wanted, bool) and wanted not in (*PLAIN_WORDS, *names):
+    if not isinstance(wanted, bool) and wanted not in (NO_DRAFT, *names):
         raise wrong(expected)
-    drafting = wanted not in (False, *PLAIN_WORDS)
+    drafting = wanted not in (False, NO_DRAFT)
     if drafting and not names:
         raise wrong(rest=f"is {shown(wanted)}, but this server has no draft; expected {expected}")
     return wanted if isinstance(wanted, str) and wanted in info.context.engine.drafts else drafting

@@ -27,8 +27,8 @@ from specdec.models.tokenizer import (
 from specdec.serve.bodies import RequestError
 from specdec.serve.reply_readers import TOOL_FORMATS, tool_format_of
 
-PLAIN_WORDS: Final = ("none", "plain")
-"""Values of `speculative.draft` that mean no draft."""
+NO_DRAFT: Final = "none"
+"""Value of `speculative.draft` that means no draft."""
 
 _LONGEST_CHARACTER: Final = 4
 """Bytes of the longest text that may become one unknown token."""
