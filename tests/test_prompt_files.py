@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -425,3 +426,17 @@ def test_processes_at_once(tmp_path: Path) -> None:
     largest = max(path.stat().st_size for path in files_of(tmp_path))
     assert sum(path.stat().st_size for path in files_of(tmp_path)) <= n_bytes + 2 * largest
     assert not [path for path in files_of(tmp_path) if path.suffix != ".prompt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of forks beside threads
+def test_a_fork_while_threads_hold_locks(target: specdec.Model, world: World, tmp_path: Path) -> None:
+    cache = PromptCache(path=tmp_path)
+    ask(target, None, world.ids[:150], cache)
+    cache.flush()
+    with cache._lock, cache._files._lock:  # type: ignore[union-attr]
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            os._exit(0 if ask(target, None, world.ids[:150], cache) == 149 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
-from specdec import _core
+from specdec import _core, system
 from specdec.checks import check_integer, check_path
 from specdec.decoding.cached_tokens import CachedTokens
 from specdec.decoding.prompt_files import PANEL, PromptFiles
@@ -105,6 +106,13 @@ class PromptCache:
         self._lock = threading.Lock()
         self._entries: list[_Entry] = []  # the most recently used last
         self._promised = 0  # bytes of texts that are being copied
+        _ALIVE.add(self)
+
+    def _after_fork(self) -> None:
+        """Drop what belongs to threads of the process that forked this one."""
+        self._lock, self._promised = threading.Lock(), 0
+        if self._files is not None:
+            self._files.after_fork()
 
     def __reduce__(self) -> tuple[Callable[..., PromptCache], tuple[()]]:
         if (files := self._files) is None:
@@ -300,3 +308,14 @@ class PrefixCacheAdapter:
             copy = partial(session.cached_text, slot, model.core)
             captures, snapshots = session.captures(slot, model.core), session.snapshots(slot, model.core)
             self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source, captures, snapshots)
+
+
+_ALIVE: Final[WeakSet[PromptCache]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for cache in list(_ALIVE):
+        cache._after_fork()
+
+
+system.after_fork(_after_fork)

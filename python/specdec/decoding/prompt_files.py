@@ -240,6 +240,11 @@ class PromptFiles:
         for entry in foreign:
             self._ignore(entry, "is not part of a prompt cache")
 
+    def after_fork(self) -> None:
+        """Drop what belongs to threads of the process that forked this one, which writes its own texts."""
+        self._lock, self._writer = threading.Lock(), None
+        self._waiting.clear()
+
     def folder(self, model: _core.Model) -> Path:
         """Return the folder of a model's texts; the first call for a model reads its weights."""
         return self.path / digest_of(model)
