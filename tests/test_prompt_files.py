@@ -429,7 +429,7 @@ def test_processes_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of forks beside threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns about forks with threads
 def test_a_fork_while_threads_hold_locks(target: specdec.Model, world: World, tmp_path: Path) -> None:
     cache = PromptCache(path=tmp_path)
     ask(target, None, world.ids[:150], cache)

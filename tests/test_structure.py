@@ -33,7 +33,7 @@ LINES = {
     "python/specdec/*": 3670,
     "python/specdec/analysis": 4350,
     "python/specdec/commands": 2000,
-    "python/specdec/decoding": 6050,
+    "python/specdec/decoding": 6100,
     "python/specdec/display": 360,
     "python/specdec/drafts": 7050,
     "python/specdec/integrations": 1290,
