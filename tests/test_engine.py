@@ -17,13 +17,11 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from distributions import first_layers, small_llama2c
-from drafters import DRAFTS, World
+from drafters import DRAFTS, World, small_world
 from processes import wait_for
 from refusals import refuses
 from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Sampling, Speculative
 from specdec.errors import ContextLengthError
-from trained import small_pair
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
 WAIT_S = 120.0
@@ -33,9 +31,7 @@ OTHERS = [name for name in DRAFTS if name not in QUICK]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("draft")
-    _, target = small_pair()
-    return World(target, first_layers(small_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
+    return small_world(tmp_path_factory.mktemp("draft"), TEXT)
 
 
 @pytest.fixture(scope="module")

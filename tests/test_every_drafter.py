@@ -22,8 +22,19 @@ import scipy
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
-from distributions import first_layers, small_llama2c
-from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
+from distributions import first_layers
+from drafters import (
+    CHAINS,
+    CHOSEN,
+    DRAFTS,
+    DRAWN_ANYHOW,
+    LATER,
+    REMEMBERING,
+    VARIANTS,
+    World,
+    named,
+    small_world,
+)
 from exact import Tokens, cells, chain_distribution, first_tokens, prefixes_of
 from grids import in_few_items
 from sessions import Session
@@ -94,11 +105,6 @@ def kept_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
 
 
-def small_world(folder: Path) -> World:
-    _, target = small_pair()
-    return World(target, first_layers(small_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
-
-
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Random models of a configuration with family-specific options, or one of the other worlds."""
     if request.param.startswith("switches "):
@@ -114,7 +120,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target, draft = small_pair()
         return World(target, draft, target.tokenizer.encode(TEXT))
     if request.param == "small":
-        return small_world(tmp_path_factory.mktemp("small"))
+        return small_world(tmp_path_factory.mktemp("small"), TEXT)
     if request.param == "mixture":
         folder = tmp_path_factory.mktemp("mixture")
         config = qwen3_moe_config(max_position_embeddings=200)
@@ -245,7 +251,7 @@ def course(result: specdec.Result) -> tuple[list[int], list[Any]]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(tmp_path_factory.mktemp("small"))
+    return small_world(tmp_path_factory.mktemp("small"), TEXT)
 
 
 @pytest.mark.parametrize("name", named(name for name in NAMES if name not in TELLING))

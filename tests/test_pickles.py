@@ -20,8 +20,7 @@ import pytest
 
 import processes
 import specdec
-from distributions import first_layers, small_llama2c
-from drafters import DRAFTS, REMEMBERING, World, named
+from drafters import DRAFTS, REMEMBERING, World, named, small_world
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module
@@ -244,11 +243,9 @@ def test_what_is_of_a_process_is_pickled_empty() -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("small")
-    _, target = small_pair()
-    assert target.tokenizer is not None
-    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
-    return World(target, first_layers(small_llama2c(folder), 1, folder), ids)
+    return small_world(
+        tmp_path_factory.mktemp("small"), "It was the best of times, it was the worst of times. " * 12
+    )
 
 
 WITHOUT_FILES = {"mtp", "assistant", "assistant in a tree"}

@@ -17,8 +17,7 @@ import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
 from compiled import blocks_of_a_stored_token, blocks_of_a_token, counted_work, prompts_in_slices_of
-from distributions import first_layers, small_llama2c
-from drafters import DRAFTS, Repeats, World, named
+from drafters import DRAFTS, Repeats, World, named, small_world
 from refusals import refuses
 from sessions import Session, read_prompts
 from specdec import PromptCache, _core, drafts
@@ -41,11 +40,10 @@ def target() -> specdec.Model:
 
 
 @pytest.fixture(scope="module")
-def world(target: specdec.Model, tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("small")
-    assert target.tokenizer is not None
-    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
-    return World(target, first_layers(small_llama2c(folder), 1, folder), ids)
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return small_world(
+        tmp_path_factory.mktemp("small"), "It was the best of times, it was the worst of times. " * 12
+    )
 
 
 def turns(

@@ -17,8 +17,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from distributions import first_layers, small_llama2c
-from drafters import DRAFTS, World, named
+from drafters import DRAFTS, World, named, small_world
 from processes import printed
 from refusals import refuses
 from specdec import PromptCache
@@ -36,11 +35,10 @@ def target() -> specdec.Model:
 
 
 @pytest.fixture(scope="module")
-def world(target: specdec.Model, tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("small")
-    assert target.tokenizer is not None
-    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 12)
-    return World(target, first_layers(small_llama2c(folder), 1, folder), ids)
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return small_world(
+        tmp_path_factory.mktemp("small"), "It was the best of times, it was the worst of times. " * 12
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
+from distributions import first_layers, small_llama2c
 from specdec import _core, drafts
+from trained import small_pair
 from worlds.assistants import may_be_assisted, random_assistant
 from worlds.eagles import eagle_for, may_have_mtp, random_mtp
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
@@ -37,6 +40,15 @@ class World:
     def heads(self, *, tree: Any = None, **settings: Any) -> drafts.DecodingHeads:
         """Make random heads for the target."""
         return drafts.DecodingHeads(random_heads(self.target, **settings), tree=tree)
+
+
+_TEXT = "It was the best of times, it was the worst of times. " * 12
+
+
+def small_world(folder: Path, text: str = _TEXT) -> World:
+    """Make a world of the bundled small draft as target, its first layer as draft, and the ids of a text."""
+    _, target = small_pair()
+    return World(target, first_layers(small_llama2c(folder), 1, folder), target.tokenizer.encode(text))
 
 
 Make = Callable[[World], Any]
