@@ -6,14 +6,15 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import specdec
 from benchmarks.drafts import DRAFTS
-from benchmarks.interleaved import DTYPES, PROMPTS, Options, interleave, load_pair, ratios
-from benchmarks.report import Report
+from benchmarks.interleaved import DTYPES, PROMPTS, Options, interleave, load_pair, median, ratios
+from benchmarks.report import Report, Spread
 from benchmarks.texts import read_text, spread_prompts
 
 
@@ -38,8 +39,9 @@ def adaptive(args: argparse.Namespace, report: Report) -> None:
 
     Interleaved calls of `specdec.generate` on the same prompts, other prompts in every repeat, in wall clock
     time with prefill. The first call of each setting is not counted, but teaches "auto" unless --cold. The
-    best gamma is chosen afterwards, plain decoding included. `rounds that draft` and `gain` are those of
-    the trace of "auto" in the last repeat: the gain is what it expects over plain decoding.
+    best gamma is chosen afterwards, plain decoding included; for `auto / best` it is chosen on the other
+    repeats, because a choice on the same repeat would favor the luckiest. `rounds that draft` and `gain` are
+    those of the trace of "auto" in the last repeat: the gain is what it expects over plain decoding.
     """
     figures = {"best": ".2f", "auto": ".2f", "auto / best": ".3f", "rounds that draft": ".2f", "gain": ".2f"}
     columns = {"draft": "", "format": "", "T": "g", "batch": "d", "tokens": "d", "best gamma": "", **figures}
@@ -88,11 +90,18 @@ def _cells(
     seconds = interleave({gamma: lambda gamma=gamma: call(gamma) for gamma in turns}, args.repeats + 1)
     seconds = {gamma: times[1:] for gamma, times in seconds.items()}
     speedups = {gamma: ratios(seconds["plain"], times) for gamma, times in seconds.items()}
-    best = max((gamma for gamma in turns if gamma != "auto"), key=lambda gamma: speedups[gamma].median)
+
+    def best_of(repeats: Iterable[int]) -> Any:
+        fixed = (gamma for gamma in turns if gamma != "auto")
+        return max(fixed, key=lambda gamma: median(seconds["plain"][i] / seconds[gamma][i] for i in repeats))
+
+    repeats = range(args.repeats)
+    best = best_of(repeats)
     rounds = [round_ for result in last for round_ in result.trace.rounds]
     drafting = sum(round_.n_drafted > 0 for round_ in rounds) / len(rounds)
     gain = sum(round_.gain for round_ in rounds) / len(rounds)
-    relative = ratios(seconds[best], seconds["auto"])
+    rivals = [best_of([i for i in repeats if i != left] or repeats) for left in repeats]
+    relative = Spread.of(seconds[rivals[i]][i] / seconds["auto"][i] for i in repeats)
     return ["own" if best is None else str(best), speedups[best], speedups["auto"], relative, drafting, gain]
 
 
