@@ -158,7 +158,8 @@ GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_S", "Q4_K_M", "Q5_K_
 #: Shapes to time.
 TIMED = tuple(SHAPES)
 SHAPES |= DOUBTFUL | FAMILIES | QWEN35 | LFM2 | NARROW
-#: Four layers of L1B, for long contexts: prompts take minutes less.
+#: For long contexts: paper97, and four layers of L1B, whose prompts take minutes less.
+SHAPES["paper97-long"] = SHAPES["paper97"] | {"n_ctx": 1 << 16}
 SHAPES["L1B-4"] = SHAPES["L1B"] | {"n_layer": 4, "n_ctx": 1 << 16}
 
 
