@@ -126,6 +126,10 @@ class Engine(ABC):
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
         """Run a prompt on an empty cache and keep it; return the last position's logits [n_vocab]."""
 
+    def fill(self, ids: list[int]) -> None:
+        """Fill an empty cache with as many tokens, on which decoding is timed."""
+        self.prefill(ids)
+
     @abstractmethod
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
         """Append positions to the cache; return their logits [n_ids, n_vocab]."""
@@ -152,7 +156,7 @@ class Engine(ABC):
             states = "mixers" in self.job.config  # which cannot be truncated
             if self.cached != n_cached or states:
                 self.trim(0)
-                self.prefill(ids[:n_cached])
+                self.fill(ids[:n_cached])
                 self.cached = n_cached
 
             def once() -> list[float]:

@@ -32,6 +32,8 @@ _NAMES = {
     "mlp_up": "ffn_up", "mlp_down": "ffn_down",
     "attn_post_norm": "post_attention_norm", "mlp_post_norm": "post_ffw_norm",
 }  # fmt: skip
+COPIED = 2048
+"""Tokens whose keys and values stand for those of a longer text."""
 
 
 class LlamaCpp(Engine):
@@ -54,6 +56,7 @@ class LlamaCpp(Engine):
             options.type_k = options.type_v = int(Type.Q8_0)
             options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         options.n_threads = options.n_threads_batch = job.n_threads
+        options.n_seq_max, options.kv_unified = max(1, job.context // COPIED), True
         self.context = llama.llama_init_from_model(self.model, options)
         self.memory = llama.llama_get_memory(self.context)
         self.batch = batch = llama.llama_batch_init(job.capacity, 0, 1)
@@ -61,7 +64,7 @@ class LlamaCpp(Engine):
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
         arrays = (batch.token, batch.pos, batch.logits)
         self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (job.capacity,)) for a in arrays)
-        self.length = 0
+        self.length = self.n_copied = 0
 
     @classmethod
     def prepare(cls, job: Job) -> None:
@@ -85,14 +88,32 @@ class LlamaCpp(Engine):
         """Return the logits of the last position."""
         return self._run(ids, 1)[0]
 
+    def fill(self, ids: list[int]) -> None:
+        """Fill the cache; from 4,096 tokens on with copies of the first 2,048, for reading takes minutes.
+
+        The copies are cells of their own, at the positions of the original. New tokens attend to all.
+        """
+        n_copies = len(ids) // COPIED - 1
+        self.prefill(ids[: len(ids) - max(0, n_copies) * COPIED])
+        n_bytes = llama.llama_state_seq_get_size(self.context, 0)
+        state = (ctypes.c_ubyte * n_bytes)()
+        llama.llama_state_seq_get_data(self.context, state, n_bytes, 0)
+        for copy in range(1, n_copies + 1):
+            if not llama.llama_state_seq_set_data(self.context, state, n_bytes, copy):
+                raise RuntimeError("llama_state_seq_set_data failed")
+            llama.llama_memory_seq_cp(self.memory, copy, 0, -1, -1)
+            self.n_copied += self.length
+
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
         """Return the logits of all positions."""
         return self._run(ids, len(ids))
 
     def trim(self, n: int) -> None:
         """Truncate the cache, without cost in llama.cpp."""
-        llama.llama_memory_seq_rm(self.memory, 0, n, -1)
-        self.length = min(self.length, n)
+        if n == 0:
+            self.n_copied = 0
+        llama.llama_memory_seq_rm(self.memory, -1, n - self.n_copied, -1)
+        self.length = min(self.length, n - self.n_copied)
 
 
 class LlamaCppInt8Cache(LlamaCpp):
