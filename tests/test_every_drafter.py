@@ -76,30 +76,38 @@ ALL_SWITCHES = SWITCHES | {
     if config["encoder"]["n_vocab"] == config["n_vocab"]  # else sources are not copied
 }
 SMALL = ["small", "mixture", "encoder-decoder"]
-TRAINED = ["small", "stories260K", "chars105"]
+IN_PARTS = [
+    name for name, config in ALL_SWITCHES.items()
+    if any(config.get("windows") or [config["sliding_window"]]) or "mixers" in config
+]  # fmt: skip
+"""Configurations whose cache keeps a part of a text, or states; the other switches only change numbers."""
+OF_LAYERS = {name for name in NAMES if re.search("exit|skip|layers|eagle|mtp", name)}
+_MADE: dict[str, World] = {}
 
 
-def larger(trained: Iterable[str], switches: Iterable[str]) -> list[Any]:
-    """Trained worlds, and slow worlds of random models in some configurations."""
-    worlds = [*trained, *(f"switches {name}" for name in switches)]
-    return [pytest.param(name, marks=pytest.mark.slow) for name in worlds]
+def paired(trained: list[str], switches: Iterable[str], without: Iterable[str] = ()) -> pytest.MarkDecorator:
+    """Run a test with all drafts on small and trained worlds, and on random models in some configurations.
+
+    Each of these meets every fifth draft, beginning one later than in the world before, so that any five
+    neighbors meet all. Drafts of the target's layers, or like them (`OF_LAYERS`), meet all `IN_PARTS`.
+    """
+    pairs = [(world, name) for world in [*SMALL, *trained] for name in NAMES]
+    for shift, switch in enumerate(switches):
+        met = {*NAMES[shift % 5 :: 5], *(OF_LAYERS if switch in IN_PARTS else ())}
+        pairs += [(f"switches {switch}", name) for name in NAMES if name in met]
+    params = [
+        pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] not in SMALL or pair[1] in VARIANTS))
+        for pair in pairs if pair[1] not in without
+    ]  # fmt: skip
+    return pytest.mark.parametrize(("world", "name"), params, indirect=["world"])
 
 
-WITH_WINDOWS = [
-    name for name, config in ALL_SWITCHES.items() if any(config.get("windows") or [config["sliding_window"]])
-]
-"""Configurations with other cache layouts; the other switches only change numbers."""
-
-
-@pytest.fixture(scope="module", params=[*SMALL, *larger(TRAINED, ALL_SWITCHES)])
+@pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    return made(request, tmp_path_factory)
-
-
-@pytest.fixture(scope="module", params=[*SMALL, *larger(["stories260K"], WITH_WINDOWS)])
-def kept_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A world whose cache keeps only a part of a text; the caches of the trained ones keep all of it."""
-    return made(request, tmp_path_factory)
+    """The world of this name; it and its plain texts are made once."""
+    if request.param not in _MADE:
+        _MADE[request.param] = made(request, tmp_path_factory)
+    return _MADE[request.param]
 
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
@@ -116,7 +124,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "encoder-decoder":
         pair = EncoderDecoder("t5", n_ctx=200)
         return World(pair.target, pair.draft, [3 + ord(letter) % 29 for letter in TEXT])
-    if request.param == "small":
+    if request.param == "pair":
         target, draft = small_pair()
         return World(target, draft, target.tokenizer.encode(TEXT))
     if request.param == "small":
@@ -129,8 +137,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         draft = specdec.load(write_hf(folder / "draft", config, blurred(tensors, 0.1)))
         return World(target, draft, [ord(letter) % 61 for letter in TEXT])
     shared: Path = request.getfixturevalue("shared")
-    file = next((shared / "models" / request.param).glob("*[0-9]*K.bin"), None)
-    file = file or shared / "models" / request.param / "model5000.bin"
+    file = next((shared / "models" / request.param).glob("*0[0K].bin"))  # not that of the tokenizer
     target = specdec.load(file)
     story = (shared / "data" / "tinystories" / "tiny.txt").read_text(encoding="utf-8")[:3000]
     draft = first_layers(file, 3, tmp_path_factory.mktemp("draft"))
@@ -178,7 +185,7 @@ def assert_equal(got: specdec.Result, wanted: specdec.Result, n: int | None = No
 # ---------------------------------------------------------------------------------------------- bits
 
 
-@pytest.mark.parametrize("name", named())
+@paired(["pair", "stories260K", "chars105"], ALL_SWITCHES)
 def test_output_is_plain_output(world: World, name: str, request: pytest.FixtureRequest) -> None:
     """Alone with several gammas, and as a batch in two threads, in which one text takes another's place.
 
@@ -207,33 +214,30 @@ def filled(world: World, n_free: int) -> tuple[list[int], specdec.Result]:
     """A prompt that leaves space for this many tokens, and its plain continuation to the context's end."""
     n_ctx = world.target.config["n_ctx"] - len(world.target.decoder_start)
     prompt = (world.ids * n_ctx)[: n_ctx - n_free]
-    return prompt, run(world, None, prompt, max_new_tokens=None, ignore_eos=True, logits=True)
+    return prompt, run(world, None, prompt, **OF_A_RUN | {"max_new_tokens": None})
 
 
-@pytest.mark.parametrize("name", named())
-def test_texts_end_where_plain_texts_end(kept_world: World, name: str) -> None:
+@paired(["stories260K"], IN_PARTS)
+def test_texts_end_where_plain_texts_end(world: World, name: str) -> None:
     """After one token, at a stop id wherever it falls in a round, and with the context full."""
-    world = kept_world
     draft = DRAFTS[name](world)
-    options: dict[str, Any] = {"ignore_eos": True, "logits": True}
     for prompt, whole in zip(prompts_of(world), plain(world, "greedy"), strict=True):
         for n in (1, 2, 3):
-            assert_equal(run(world, draft, prompt, max_new_tokens=n, **options), whole, n)
+            assert_equal(run(world, draft, prompt, **OF_A_RUN | {"max_new_tokens": n}), whole, n)
         for stop in dict.fromkeys(whole.tokens[5:12]):
-            got = run(world, draft, prompt, max_new_tokens=N_NEW, stop=stop, **options)
+            got = run(world, draft, prompt, **OF_A_RUN, stop=stop)
             assert got.finish_reason == "stop" and got.stop == stop
             assert_equal(got, whole, whole.tokens.index(stop) + 1)
     for n_free in (1, 2, 5, 11):
         prompt, full = filled(world, n_free)
-        got = run(world, draft, prompt, max_new_tokens=None, **options)
+        got = run(world, draft, prompt, **OF_A_RUN | {"max_new_tokens": None})
         assert got.finish_reason == full.finish_reason == "context" and len(got.tokens) == n_free
         assert_equal(got, full)
 
 
-@pytest.mark.parametrize("name", named(name for name in NAMES if name not in UNSEEDED))
-def test_a_sampled_run_follows_from_its_seed(kept_world: World, name: str) -> None:
+@paired(["stories260K"], IN_PARTS, UNSEEDED)
+def test_a_sampled_run_follows_from_its_seed(world: World, name: str) -> None:
     """Contract 3 of the rejection rule, with a new draft for each run."""
-    world = kept_world
     options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "ignore_eos": True, "seed": 3}
     runs = [
         run(world, DRAFTS[name](world), prompts_of(world), n_threads=n, batch_size=1 + n, **options)
@@ -249,19 +253,15 @@ def course(result: specdec.Result) -> tuple[list[int], list[Any]]:
     return result.tokens, [(one.drafted, one.parents, one.accepted) for one in result.trace.rounds]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(tmp_path_factory.mktemp("small"), TEXT)
-
-
+@pytest.mark.parametrize("world", ["small"], indirect=True)
 @pytest.mark.parametrize("name", named(name for name in NAMES if name not in TELLING))
-def test_threads_share_a_draft(small: World, name: str) -> None:
+def test_threads_share_a_draft(world: World, name: str) -> None:
     """Two runs at once of one draft object; a memory learns from both."""
-    draft, options = DRAFTS[name](small), OF_A_RUN | {"n_threads": 1, "batch_size": 2}
+    draft, options = DRAFTS[name](world), OF_A_RUN | {"n_threads": 1, "batch_size": 2}
     with ThreadPoolExecutor(2) as threads:
-        runs = list(threads.map(lambda _: run(small, draft, prompts_of(small), **options), range(2)))
+        runs = list(threads.map(lambda _: run(world, draft, prompts_of(world), **options), range(2)))
     for got in runs:
-        for one, wanted in zip(got, plain(small, "greedy"), strict=True):
+        for one, wanted in zip(got, plain(world, "greedy"), strict=True):
             assert_equal(one, wanted)
 
 
@@ -291,8 +291,8 @@ def test_memory_may_be_lacking(tiny_decoder: World, name: str) -> None:
 
 PROMPT = [1, 2, 0, 1, 2, 0, 2, 1, 2, 1, 2]  # drafts that copy find repetitions, its end is one piece twice
 SOURCE = [2, 1, 1, 0, 2, 1, 0, 2]
-N_RUNS = 3000
-"""Runs whose trees are counted: hardly any tree is missing."""
+N_RUNS = 1000
+"""Runs whose chains are counted; of trees and of second rounds twice as many. Hardly any tree is missing."""
 
 
 @pytest.fixture(scope="module", params=["decoder", "encoder-decoder"])
@@ -325,7 +325,7 @@ def open_session(
 
 @cache
 def first_rounds(world: World, name: str, greedy_draft: bool) -> list[dict[str, Any]]:
-    """The first round of `N_RUNS` runs after `PROMPT`; of few where the seed changes nothing.
+    """The first round of many runs after `PROMPT`; of few where the seed changes nothing.
 
     It changes nothing with a greedy draft, and where all trees of some runs are one of probability 1.
 
@@ -337,7 +337,7 @@ def first_rounds(world: World, name: str, greedy_draft: bool) -> list[dict[str, 
     certain = (tree_of(one) == first and one["draft_points"][1:] == one["drafted"] for one in records)
     if greedy_draft or all(certain):
         return records
-    return first_rounds_of(world, name, N_RUNS, False)
+    return first_rounds_of(world, name, N_RUNS * (1 + (name in LATER or name not in CHAINS)), False)
 
 
 def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) -> list[dict[str, Any]]:
