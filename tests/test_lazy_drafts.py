@@ -87,16 +87,22 @@ def test_a_draft_reads_nothing_where_too_little_is_left_to_draft(models: World) 
     assert not [note for note in witness.calls if note[0] == "begin"]
 
 
+THREE: dict[str, Any] = OPTIONS | {"logits": True, "max_new_tokens": 40}
+
+
+@pytest.fixture(scope="module")
+def plain(models: World) -> tuple[list[list[int]], list[specdec.Result]]:
+    """Three prompts and their plain texts, with logits."""
+    prompts = [models.ids[:9], models.ids[20:60], models.ids[5:6]]
+    return prompts, specdec.generate(models.target, None, prompts, **THREE)
+
+
 @needs_hooks
 @pytest.mark.parametrize("name", DRAFTS)
-def test_output_is_plain_output(models: World, name: str) -> None:
+def test_output_is_plain_output(models: World, plain: Any, name: str) -> None:
     """Of a batch whose second slot is taken by a third prompt; with logits."""
-    prompts = [models.ids[:9], models.ids[20:60], models.ids[5:6]]
-    options = OPTIONS | {"logits": True, "max_new_tokens": 40}
-    plain = specdec.generate(models.target, None, prompts, **options)
-    draft = DRAFTS[name](models)
-    got = specdec.generate(models.target, draft, prompts, gamma=Rested(2), batch_size=2, **options)
-    for one, wanted in zip(got, plain, strict=True):
+    got = specdec.generate(models.target, DRAFTS[name](models), plain[0], gamma=Rested(2), batch_size=2, **THREE)
+    for one, wanted in zip(got, plain[1], strict=True):
         assert one.tokens == wanted.tokens and np.array_equal(one.logits, wanted.logits)
 
 

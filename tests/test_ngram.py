@@ -358,10 +358,11 @@ def test_draft_tokens_are_drawn_from_the_probabilities(
     method = by_method("online_ngram" if online else "ngram", table.core)
     for text, record in run(model, method, prompts, temperature, 15, seed):
         counted = [*texts, text] if online else texts
+        table = Ngram(counted, 5, n, smoothing=smoothing) if online else table
         for i, token in enumerate(record["drafted"]):
-            known = text + record["drafted"][:i]
+            known = (text + record["drafted"][:i])[-n:]
             if temperature == 0.0:
-                row = Ngram(counted, 5, n, smoothing=smoothing).probabilities(known)[-1]
+                row = table.probabilities(known)[-1]
                 assert row[token] >= row.max() * (1 - 1e-12)
                 continue
             # where a back-off leaves almost no mass for unseen tokens, this depends on rounding

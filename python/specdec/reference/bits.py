@@ -78,19 +78,18 @@ class _Exact(_Forward):
         q, k = self.rotate(q, 0), self.rotate(k, 0)
         codes, scales = self.values(v)
         group, scale = self.n_heads[i] // self.n_kv_heads[i], _F(1) / np.sqrt(_F(d_head))
-        out = np.zeros_like(q)
+        out, rows = np.zeros_like(q), np.arange(self.n_rows)
+        ages = rows[:, None] - rows
+        seen = (ages >= 0) & (ages < (window or self.n_rows))
         for head in range(self.n_heads[i]):
             scores = product(q[:, head], k[:, head // group], self.cache_format)
-            for row in range(self.n_rows):
-                first = max(0, row - window + 1) if window else 0
-                some = scores[row, first : row + 1]
-                weights = exp((some - some.max()) * scale)
-                lanes, total = np.zeros(LANES, _F), np.zeros(d_head, _F)
-                for position, weight in enumerate(weights, first):
-                    lanes[position % LANES] += weight
-                    at = position, head // group
-                    total = fma(weight * scales[at], codes[at], total)
-                out[row, head] = total * (_F(1) / tree_sum(lanes[None])[0])
+            weights = exp((scores - np.where(seen, scores, -np.inf).max(axis=1, keepdims=True)) * scale)
+            lanes, total = np.zeros((self.n_rows, LANES), _F), np.zeros((self.n_rows, d_head), _F)
+            for position in range(self.n_rows):
+                now, at = seen[:, position], (position, head // group)
+                lanes[now, position % LANES] += weights[now, position]
+                total[now] = fma(weights[now, position, None] * scales[at], codes[at], total[now])
+            out[:, head] = total * (_F(1) / tree_sum(lanes))[:, None]
         return self.times(self.gated(out.reshape(self.n_rows, -1), h, i), f"{layer}.attn_out.weight")
 
     def sigmoid(self, x: Array) -> Array:
@@ -134,11 +133,13 @@ class _Exact(_Forward):
         """Add experts in ascending order; each product with a weight and each sum is rounded."""
         logits = product(h if routed is None else routed, self.tensors[f"layers.{i}.router.weight"], "f32")
         correction = self.tensors.get(f"layers.{i}.router_correction")
-        update = np.zeros_like(h)
+        update, weights, used = np.zeros_like(h), np.zeros_like(logits), np.zeros(logits.shape, bool)
         for row in range(self.n_rows):
-            chosen, weights = route(self.settings, logits[row], correction)
-            for expert, weight in zip(chosen, weights, strict=True):
-                update[row] += self.mlp(h[row : row + 1], f"layers.{i}.experts.{expert}")[0] * weight
+            chosen, weights[row, chosen] = route(self.settings, logits[row], correction)
+            used[row, chosen] = True
+        for expert in np.flatnonzero(used.any(axis=0)):
+            rows = used[:, expert]
+            update[rows] += self.mlp(h[rows], f"layers.{i}.experts.{expert}") * weights[rows, expert, None]
         return update
 
 
