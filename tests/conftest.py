@@ -24,6 +24,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 # Models are loaded without measuring thresholds, and without the files of the user's cache.
 os.environ.setdefault("SPECDEC_THRESHOLDS", "off")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads for tiny models wait more than they compute
 
 _SHARED = Path(os.environ.get("SPECDEC_SHARED") or _HERE.parents[1] / "shared")
 
