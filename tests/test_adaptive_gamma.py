@@ -490,17 +490,15 @@ MOST = [pytest.param(name, marks=pytest.mark.slow) for name in DRAFTS if name no
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", ["model", "ensemble", *MOST])
 def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
-    """Over some ten rounds, in which a policy tries its gammas and `odd` takes each of its own."""
+    """Over ten rounds; greedily a policy drafts for each prompt alone and `odd` for both, else vice versa."""
     options, prompts, draft = HOW[how] | OF_A_RUN, prompts_of(models), DRAFTS[name](models)
     plain = specdec.generate(models.target, None, prompts, **options)
-    for gamma in (AdaptiveGamma(), odd):
-        alone = [
-            specdec.generate(models.target, draft, prompt, gamma=gamma, **options | {"seed": [one.seed]})
-            for prompt, one in zip(prompts, plain, strict=True)
-        ]
-        batch = specdec.generate(models.target, draft, prompts, gamma=gamma, **options)
-        for got, wanted in zip([*alone, *batch], [*plain, *plain], strict=True):
-            assert got == wanted and np.array_equal(got.logits, wanted.logits)
+    for gamma, in_batch in ((AdaptiveGamma(), how == "coupled"), (odd, how == "greedy")):
+        for chosen in [[0, 1]] if in_batch else [[0], [1]]:
+            given, seeds = [prompts[i] for i in chosen], [plain[i].seed for i in chosen]
+            found = specdec.generate(models.target, draft, given, gamma=gamma, **options | {"seed": seeds})
+            for got, i in zip(found, chosen, strict=True):
+                assert got == plain[i] and np.array_equal(got.logits, plain[i].logits)
 
 
 def test_what_was_learned_stays(models: Models) -> None:
