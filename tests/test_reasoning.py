@@ -413,14 +413,13 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Scripted
         yield engine, server.url
 
 
-@given(text=PIECES.map("".join))
+@given(text=PIECES.map("".join), step=st.sampled_from([1, 3, 100]))
 @settings(deadline=None, max_examples=100)
-def test_any_text_is_read_as_a_whole(talking: tuple[ScriptedEngine, str], text: str) -> None:
+def test_any_text_is_read_as_a_whole(talking: tuple[ScriptedEngine, str], text: str, step: int) -> None:
     """In pieces of any size, as a regular expression reads the whole text."""
     found = re.fullmatch(r"\s*<think>(.*?)(?:</think>\s*(.*))?", text, re.DOTALL)
     wanted = ("", text) if found is None else (found[1].strip(), found[2] or "")
     engine, url = talking
-    engine.text = text
-    for engine.step in (1, 3, 100):
-        _, events = ask(url, "/v1/chat/completions", {"messages": ASKED, "stream": True})
-        assert parts(events) == wanted
+    engine.text, engine.step = text, step
+    _, events = ask(url, "/v1/chat/completions", {"messages": ASKED, "stream": True})
+    assert parts(events) == wanted
