@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -539,15 +540,17 @@ def test_only_equal_models_share_files(target: specdec.Model) -> None:
 
 @pytest.mark.slow
 def test_every_tensor_counts() -> None:
-    """Of every switch of a model: the digest changes with the last number of each tensor."""
-    for variant, config in MODELS.items():
+    """The digest changes with the last number of each tensor of every switch; layers take turns."""
+    for turn, (variant, config) in enumerate(MODELS.items()):
         tensors = random_tensors(config)
+        order = sorted(tensors, key=lambda name: f"layers.{turn % 3}." in name)  # the last one counts
+        chosen = {re.sub(r"\.\d+\.", ".", name): name for name in order}.values()
         found = {build(config, tensors).digest()}
-        for name, tensor in tensors.items():
-            values = tensor.copy()
+        for name in chosen:
+            values = tensors[name].copy()
             values.flat[-1] *= 1.5
             found.add(build(config, tensors | {name: values}).digest())
-        assert len(found) == len(tensors) + 1, variant
+        assert len(found) == len(chosen) + 1, variant
 
 
 def stored(target: specdec.Model, prompt: list[int], folder: Path) -> Path:
