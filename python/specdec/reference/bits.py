@@ -83,7 +83,8 @@ class _Exact(_Forward):
         seen = (ages >= 0) & (ages < (window or self.n_rows))
         for head in range(self.n_heads[i]):
             scores = product(q[:, head], k[:, head // group], self.cache_format)
-            weights = exp((scores - np.where(seen, scores, -np.inf).max(axis=1, keepdims=True)) * scale)
+            largest = np.where(seen, scores, -np.inf).max(axis=1, keepdims=True)
+            weights = exp(np.minimum(scores - largest, 0) * scale)  # those unseen are not used
             lanes, total = np.zeros((self.n_rows, LANES), _F), np.zeros((self.n_rows, d_head), _F)
             for position in range(self.n_rows):
                 now, at = seen[:, position], (position, head // group)
