@@ -101,9 +101,8 @@ def plain(models: World) -> tuple[list[list[int]], list[specdec.Result]]:
 @pytest.mark.parametrize("name", DRAFTS)
 def test_output_is_plain_output(models: World, plain: Any, name: str) -> None:
     """Of a batch whose second slot is taken by a third prompt; with logits."""
-    got = specdec.generate(
-        models.target, DRAFTS[name](models), plain[0], gamma=Rested(2), batch_size=2, **THREE
-    )
+    draft = DRAFTS[name](models)
+    got = specdec.generate(models.target, draft, plain[0], gamma=Rested(2), batch_size=2, **THREE)
     for one, wanted in zip(got, plain[1], strict=True):
         assert one.tokens == wanted.tokens and np.array_equal(one.logits, wanted.logits)
 

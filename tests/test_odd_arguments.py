@@ -368,8 +368,6 @@ ENDLESS = {
 LONG = {"bench"}
 """Cases that take seconds."""
 
-LIKE_GENERATE = {"stream", "agenerate", "astream", "Engine.submit"}
-
 SOURCES = {
     "convert": specdec.convert, "load": specdec.load, "bench": specdec.bench,
     "generate a batch": specdec.generate, "stream": specdec.stream, "Ensemble": drafts.Ensemble,
@@ -420,8 +418,8 @@ def test_every_parameter_takes_or_refuses_every_value(
     assert complaint(function, given) is None
     found: Counter[tuple[str, str]] = Counter()
     names = parameters(name, function)
-    # every value is given to every fourth parameter, or every 16th where `generate` has the same
-    step = min(16 if name in LIKE_GENERATE else 4, len(names))
+    like_generate = name in {"stream", "agenerate", "astream", "Engine.submit"}
+    step = min(16 if like_generate else 4, len(names))  # each value is given to every fourth parameter
     for i, parameter in enumerate(names):
         for value in values()[i % step :: step]:
             if (name, parameter) in ENDLESS:

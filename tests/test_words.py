@@ -22,8 +22,7 @@ IN_NAMES = set("beginning kind kinds place places room rooms wake way ways".spli
 BRITISH = re.compile(
     r"(?:olour|eighbour|ehaviour|avour|onour|licence|uantis|nitialis|ormalis|okenis|erialis|ecognis|"
     r"rganis|modell(?:ed|ing)|labell|travell|\bcentre|\banalyse)\w*"
-)
-"""Without the start of each word: a search for it would take a time quadratic in its length."""
+)  # without the start of a word, which takes a time quadratic in its length to search for
 ALLOWED = re.compile(
     r"closed[- ]forms?|waveform|\b(?:dtype|parameter|found)\.kind|kind=\"stable\"|in[-_ ]?place|"
     r"form-action|WakeConditionVariable", re.I
