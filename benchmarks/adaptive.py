@@ -14,7 +14,7 @@ from typing import Any
 import specdec
 from benchmarks.drafts import DRAFTS
 from benchmarks.interleaved import DTYPES, PROMPTS, Options, interleave, load_pair, median, ratios
-from benchmarks.report import Report, Spread
+from benchmarks.report import Report
 from benchmarks.texts import read_text, spread_prompts
 
 
@@ -100,8 +100,8 @@ def _cells(
     rounds = [round_ for result in last for round_ in result.trace.rounds]
     drafting = sum(round_.n_drafted > 0 for round_ in rounds) / len(rounds)
     gain = sum(round_.gain for round_ in rounds) / len(rounds)
-    rivals = [best_of([i for i in repeats if i != left] or repeats) for left in repeats]
-    relative = Spread.of(seconds[rivals[i]][i] / seconds["auto"][i] for i in repeats)
+    rivals = [best_of([other for other in repeats if other != i] or repeats) for i in repeats]
+    relative = ratios([seconds[rival][i] for i, rival in enumerate(rivals)], seconds["auto"])
     return ["own" if best is None else str(best), speedups[best], speedups["auto"], relative, drafting, gain]
 
 

@@ -419,7 +419,8 @@ def test_every_parameter_takes_or_refuses_every_value(
     found: Counter[tuple[str, str]] = Counter()
     names = parameters(name, function)
     like_generate = name in {"stream", "agenerate", "astream", "Engine.submit"}
-    step = min(16 if like_generate else 4, len(names))  # each value is given to every fourth parameter
+    every = 16 if like_generate else 4  # each value is given to every fourth parameter, or every 16th
+    step = min(every, len(names))
     for i, parameter in enumerate(names):
         for value in values()[i % step :: step]:
             if (name, parameter) in ENDLESS:
