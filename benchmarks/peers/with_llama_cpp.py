@@ -56,7 +56,8 @@ class LlamaCpp(Engine):
             options.type_k = options.type_v = int(Type.Q8_0)
             options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         options.n_threads = options.n_threads_batch = job.n_threads
-        options.n_seq_max, options.kv_unified = max(1, job.context // COPIED), True
+        self.n_copies = max(1, job.context // COPIED) - 1
+        options.n_seq_max, options.kv_unified = 1 + self.n_copies, True
         self.context = llama.llama_init_from_model(self.model, options)
         self.memory = llama.llama_get_memory(self.context)
         self.batch = batch = llama.llama_batch_init(job.capacity, 0, 1)
@@ -93,12 +94,13 @@ class LlamaCpp(Engine):
 
         The copies are cells of their own, at the positions of the original. New tokens attend to all.
         """
-        n_copies = len(ids) // COPIED - 1
-        self.prefill(ids[: len(ids) - max(0, n_copies) * COPIED])
+        self.prefill(ids[: len(ids) - self.n_copies * COPIED])
+        if self.n_copies == 0:
+            return
         n_bytes = llama.llama_state_seq_get_size(self.context, 0)
         state = (ctypes.c_ubyte * n_bytes)()
         llama.llama_state_seq_get_data(self.context, state, n_bytes, 0)
-        for copy in range(1, n_copies + 1):
+        for copy in range(1, 1 + self.n_copies):
             if not llama.llama_state_seq_set_data(self.context, state, n_bytes, copy):
                 raise RuntimeError("llama_state_seq_set_data failed")
             llama.llama_memory_seq_cp(self.memory, copy, 0, -1, -1)
