@@ -243,9 +243,7 @@ def test_what_is_of_a_process_is_pickled_empty() -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(
-        tmp_path_factory.mktemp("small"), "It was the best of times, it was the worst of times. " * 12
-    )
+    return small_world(tmp_path_factory.mktemp("small"))
 
 
 WITHOUT_FILES = {"mtp", "assistant", "assistant in a tree"}

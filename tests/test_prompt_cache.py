@@ -42,9 +42,7 @@ def target() -> specdec.Model:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(
-        tmp_path_factory.mktemp("small"), "It was the best of times, it was the worst of times. " * 12
-    )
+    return small_world(tmp_path_factory.mktemp("small"))
 
 
 def turns(
