@@ -11,6 +11,8 @@ class _Lazily:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # pytest looks for marks of its own while it collects
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 
