@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--hooked",
         metavar="FILE",
         type=Path,
-        help="ids of tests that need hooks: a build without them writes what it skips, others run only these",
+        help="ids of tests that need hooks: a build without hooks writes what it skips, others mark these",
     )
 
 
@@ -83,7 +83,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as `slow` the cases of a grid whose values all occur in other cases; select those of --hooked."""
+    """Mark as `slow` the cases of a grid whose values all occur in other cases; mark those of --hooked."""
     grids: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("grid"):
@@ -96,7 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.slow)
     if config.option.hooked and HAS_HOOKS:
         ids = set(config.option.hooked.read_text().splitlines())
-        items[:] = [item for item in items if item.nodeid in ids]
+        for item in items:
+            if item.nodeid in ids:
+                item.add_marker(pytest.mark.hooked)
 
 
 def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest.Function]:
