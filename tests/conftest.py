@@ -143,6 +143,19 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_pair(tmp_path_factory.mktemp("pair"), amount=0.05)
 
 
+@pytest.fixture(scope="session")
+def target(pair: Any) -> Any:
+    return pair[0]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The bundled small draft as target, its first layer as draft, and a text (drafters.World)."""
+    from drafters import small_world
+
+    return small_world(tmp_path_factory.mktemp("small"))
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Use one thread by default: test models are too small to gain from two."""

@@ -15,7 +15,6 @@ import specdec
 from specdec import drafts
 from specdec.drafts import NAMES, named
 from specdec.errors import CheckpointError, InputError
-from toy_pair import load_pair
 from worlds.assistants import assisted
 from worlds.eagles import eagle_folder, mimo_target
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
@@ -23,11 +22,6 @@ from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 TEXT = "ab ab ba\n" * 9
 WITHOUT_NAME = {drafts.Draft, drafts.PythonDraft}
 """The base class, and objects of the caller's own."""
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
 def used(memory: Any, target: specdec.Model) -> Any:

@@ -30,6 +30,7 @@ from drafters import (
     DRAWN_ANYHOW,
     LATER,
     REMEMBERING,
+    TEXT,
     VARIANTS,
     World,
     named,
@@ -110,9 +111,6 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return _MADE[request.param]
 
 
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
-
-
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Random models of a configuration with family-specific options, or one of the other worlds."""
     if request.param.startswith("switches "):
@@ -128,7 +126,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         target, draft = small_pair()
         return World(target, draft, target.tokenizer.encode(TEXT))
     if request.param == "small":
-        return small_world(tmp_path_factory.mktemp("small"), TEXT)
+        return small_world(tmp_path_factory.mktemp("small"))
     if request.param == "mixture":
         folder = tmp_path_factory.mktemp("mixture")
         config = qwen3_moe_config(max_position_embeddings=200)

@@ -11,7 +11,6 @@ import pytest
 import specdec
 from allocations import needs_hooks
 from specdec import PromptCache, drafts, reference
-from toy_pair import load_pair
 from trained import MODELS, small_pair
 from worlds.canonical import VARIANTS, random_tensors
 from worlds.encoder_decoders import EncoderDecoder, model_of
@@ -27,11 +26,6 @@ from worlds.learned import (
 PROMPT = [5, 9, 5, 9, 30, 5, 9]
 SOURCE = [3, 7, 4, 9]
 QUICK = "parallel-one-norm-without-bias"  # has a factor of the logits
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
 def drafted(target: specdec.Model, draft: Any, prompts: list[list[int]], **options: Any) -> list[Any]:

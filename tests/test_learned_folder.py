@@ -20,11 +20,6 @@ from worlds.learned import learned_weights, random_heads, read_weights
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,)}
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    return load_pair(tmp_path_factory.mktemp("pair"))[0]
-
-
 def weights_for(target: specdec.Model, *, tokens: Any = None) -> Any:
     rng = np.random.default_rng(0)
     tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}

@@ -13,7 +13,6 @@ import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from refusals import refuses
 from specdec import drafts
-from toy_pair import load_pair
 from trained import small_pair
 from worlds.canonical import GPT, random_tensors
 from worlds.eagles import eagle_for
@@ -35,11 +34,6 @@ METHODS: dict[str, tuple[type[drafts.Draft], Callable[[specdec.Model], Any]]] = 
     "look-ahead": (drafts.LookAheadEmbeddings, look_ahead_weights),
 }
 SAMPLED: dict[str, Any] = {"max_new_tokens": 9, "ignore_eos": True, "temperature": 1.0, "seed": 1}
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
 def random_draft(name: str, target: specdec.Model, **options: Any) -> Any:

@@ -9,7 +9,6 @@ import pytest
 
 import specdec
 from specdec import drafts, reference
-from toy_pair import load_pair
 from worlds.canonical import SWITCHES, random_tensors
 from worlds.encoder_decoders import model_of
 from worlds.learned import (
@@ -21,11 +20,6 @@ from worlds.learned import (
 )  # fmt: skip
 
 L = 3
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    return load_pair(tmp_path_factory.mktemp("pair"))[0]
 
 
 def text(n: int, n_vocab: int, seed: int = 0) -> list[int]:

@@ -20,7 +20,7 @@ import pytest
 
 import processes
 import specdec
-from drafters import DRAFTS, REMEMBERING, World, named, small_world
+from drafters import DRAFTS, REMEMBERING, World, named
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module
@@ -239,11 +239,6 @@ def test_what_is_of_a_process_is_pickled_empty() -> None:
 
 
 # ------------------------------------------------------------------------------------------- drafts
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(tmp_path_factory.mktemp("small"))
 
 
 WITHOUT_FILES = {"mtp", "assistant", "assistant in a tree"}

@@ -18,7 +18,7 @@ import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
 from compiled import blocks_of_a_stored_token, blocks_of_a_token, counted_work, prompts_in_slices_of
-from drafters import DRAFTS, Repeats, World, named, small_world
+from drafters import DRAFTS, Repeats, World, named
 from refusals import refuses
 from sessions import Session, read_prompts
 from specdec import PromptCache, _core, drafts
@@ -38,11 +38,6 @@ DRAFTED_ALIKE = (
 @pytest.fixture(scope="module")
 def target() -> specdec.Model:
     return small_pair()[1]  # the smaller model
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(tmp_path_factory.mktemp("small"))
 
 
 def turns(

@@ -17,7 +17,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from drafters import DRAFTS, World, named, small_world
+from drafters import DRAFTS, World, named
 from processes import printed
 from refusals import refuses
 from specdec import PromptCache
@@ -32,11 +32,6 @@ RUN: dict[str, Any] = {"max_new_tokens": N_NEW, "ignore_eos": True, "logits": Tr
 @pytest.fixture(scope="module")
 def target() -> specdec.Model:
     return small_pair()[1]  # the smaller model
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(autouse=True)

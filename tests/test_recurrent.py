@@ -26,11 +26,6 @@ N_VOCAB = 61
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
-    return load_pair(tmp_path_factory.mktemp("pair"))[0]
-
-
 def core_of(tensors: dict[str, Any], shape: Any = SHAPE, **options: Any) -> Any:
     return recurrent_network(N_VOCAB, shape, tensors=tensors, **options)
 

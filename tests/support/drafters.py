@@ -42,10 +42,10 @@ class World:
         return drafts.DecodingHeads(random_heads(self.target, **settings), tree=tree)
 
 
-_TEXT = "It was the best of times, it was the worst of times. " * 12
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
 
 
-def small_world(folder: Path, text: str = _TEXT) -> World:
+def small_world(folder: Path, text: str = TEXT) -> World:
     """Make a world of the bundled small draft as target, its first layer as draft, and the ids of a text."""
     _, target = small_pair()
     return World(target, first_layers(small_llama2c(folder), 1, folder), target.tokenizer.encode(text))
