@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
+from compiled import counted_work
 from descriptions import by_method
 from drafters import DRAFTS
 from drafters import World as Models
@@ -355,6 +357,7 @@ def test_a_copy_learns_by_itself() -> None:
 # ------------------------------------------------------------------------- exactness of stopping early
 
 N_VOCAB = 3
+TELLING = [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)]
 
 
 def conditional(seed: int, sharpness: float) -> Any:
@@ -363,6 +366,15 @@ def conditional(seed: int, sharpness: float) -> Any:
         return np.exp(row) / np.exp(row).sum()
 
     return probs
+
+
+def learned_in(world: World, seed: int, n_tokens: int, gamma: int) -> _core.AdaptiveGamma:
+    """A policy in a round that drafts, after so many tokens in a simulated world."""
+    play = Play(world, seed)
+    play.rate(n_tokens)
+    while not _core._adaptive_gamma_begin(play.learned, 1, gamma):
+        play.round()
+    return play.learned
 
 
 def stopped_chains(draft: Any, learned: _core.AdaptiveGamma, longest: int) -> Iterator[Drafts]:
@@ -388,13 +400,9 @@ def test_stopping_by_confidence_leaves_the_distribution_alone(rule: str) -> None
     """Summed over all chains that the learned policy makes and all random numbers of the compiled rule."""
     target, draft = conditional(1, 1.0), conditional(2, 1.5)
     # Only confident draft tokens are good, so chains stop after the first other one.
-    play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)]), 6)
-    play.rate(800)
-    # not one of the rounds without drafting
-    while not _core._adaptive_gamma_begin(play.learned, 1, MAX_GAMMA):
-        play.round()
+    learned = learned_in(World(SLOPE, 0.02, TELLING), 6, 800, MAX_GAMMA)
     longest, outputs, lengths = 3, {}, set()
-    for tree in stopped_chains(draft, play.learned, longest):
+    for tree in stopped_chains(draft, learned, longest):
         n = len(tree.tokens)
         lengths.add(n - 1)
         parents = list(range(-1, n - 1))
@@ -424,16 +432,13 @@ def test_no_draft_token_is_dropped_after_a_look_at_it(name: str, tmp_path: Path)
     small = specdec.load(write_hf(tmp_path / "draft", settings, blurred(tensors, 0.3)))
     bigram = drafts.Bigram([0, 1, 2, 0, 1, 1, 0, 2, 0, 1, 2, 2, 0, 1], N_VOCAB)
     draft: Any = {"model": small, "bigram": bigram}[name]
-    play = Play(World(SLOPE, 0.02, [(0.5, 0.7, 0.95), (0.5, 0.15, 0.1)], looks=True), 7)
-    play.rate(1000)
-    while not _core._adaptive_gamma_begin(play.learned, 1, 3):
-        play.round()
+    learned = learned_in(World(SLOPE, 0.02, TELLING, looks=True), 7, 1000, 3)
     proposals: dict[Any, float] = {}
     for seed in range(1500):
         session = Session(
             target.core, as_draft(target, draft).describe(target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
             sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
-            n_threads=1, adaptive_gamma=play.learned.copy(),
+            n_threads=1, adaptive_gamma=learned.copy(),
         )  # fmt: skip
         with_drafts(session).prefill()
         (record,) = session.round()
@@ -442,6 +447,25 @@ def test_no_draft_token_is_dropped_after_a_look_at_it(name: str, tmp_path: Path)
         proposals[(*record["drafted"],), (*record["parents"],)] = float(chance)
     assert len({len(tokens) for tokens, _ in proposals}) > 1, "all were as long, so nothing was shown"
     assert 0.98 < sum(proposals.values()) < 1 + 1e-9
+
+
+@needs_hooks
+def test_a_tree_grows_only_where_a_row_may_pay() -> None:
+    """Where rows of the target cost more, the draft takes fewer passes: it expands no unlikely nodes."""
+    target, small = small_pair()
+    draft = as_draft(target, drafts.ModelDraft(small, tree=drafts.DynamicTree(8, width=2, steps=8)))
+    passes = {FLAT: 0, STEEP: 0}
+    for (verify, _), first in itertools.product(passes.items(), range(300, 310)):
+        learned = learned_in(World(verify, 0.005, TELLING), 7, 1000, 8)
+        session = Session(
+            target.core, draft.describe(target), [[first, 310]], gamma=8, max_new_tokens=9,
+            sampling={"temperature": 0.0}, n_threads=1, adaptive_gamma=learned,
+        )  # fmt: skip
+        with_drafts(session).prefill()
+        with counted_work() as work:
+            session.round()
+        passes[verify] += work.forwards - 1  # without the target's
+    assert passes[STEEP] < 0.75 * passes[FLAT]
 
 
 # ------------------------------------------------------------------------------------ with real models

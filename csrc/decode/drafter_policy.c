@@ -148,6 +148,12 @@ double sd_drafter_policy_step_price(const sd_drafter_policy* p) {
     return p == NULL ? 0.0 : p->rate * p->step_s;
 }
 
+double sd_drafter_policy_row_price(const sd_drafter_policy* p) {
+    if (p == NULL || p->rate <= 0.0 || p->explore_to > 0) return 0.0;
+    int n = usual(p, p->n_draft_tokens); /* a mean, for the first row often costs more than the others */
+    return n > 0 ? p->rate * fmax(0.0, p->target_s[n] - p->target_s[0]) / n : 0.0;
+}
+
 /* ------------------------------------------------------------------------------------- a round's course */
 
 static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_rows) {

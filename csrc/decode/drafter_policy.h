@@ -111,3 +111,6 @@ double sd_drafter_policy_end(sd_drafter_policy* policy, const sd_throughput* thr
 
 /* Accepted tokens that one more forward pass of the draft must add to pay; 0 for NULL. */
 double sd_drafter_policy_step_price(const sd_drafter_policy* policy);
+
+/* Accepted tokens that a row of the target must add to pay, on average; 0 for NULL, and in an exploration. */
+double sd_drafter_policy_row_price(const sd_drafter_policy* policy);

@@ -41,18 +41,21 @@ static double least(const best_first* g, int i) {
 
 /* Choose the next candidates to read, at most `width`: the best unread ones above `depth` whose children may
  * be among the best. Writes their indices in `best`, ascending, to chosen [width]. Returns their number; 0 if
- * even certain children would raise the sum of the best values by no more than `price`. */
-static int choose_best(const best_first* g, int width, int depth, double price, int32_t* chosen) {
+ * even certain children would raise the sum of the best values, each less the price of its row, by no more
+ * than that of the step. */
+static int choose_best(const best_first* g, int width, int depth, const sd_drafter_policy* policy,
+                       int32_t* chosen) {
+    double row = sd_drafter_policy_row_price(policy);
     int n = 0;
     double gain = 0.0;
     for (int i = 0; i < g->n && n < width; i++) {
         const candidate* c = &g->best[i];
         if (c->node >= 0 || c->depth >= depth) continue;
         if (!(c->value > least(g, 0))) break; /* no child of it would be among the best */
-        gain += fmax(0.0, c->value - least(g, n));
+        gain += fmax(0.0, c->value - fmax(least(g, n), row));
         chosen[n++] = i;
     }
-    return gain > price ? n : 0;
+    return gain > sd_drafter_policy_step_price(policy) ? n : 0;
 }
 
 typedef struct draft {
@@ -126,8 +129,7 @@ static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f
         f->reads[f->n_reads++] = 0;
         return;
     }
-    f->n_reads = choose_best(&f->search, d->options.width, p->depth, sd_drafter_policy_step_price(p->policy),
-                             f->chosen);
+    f->n_reads = choose_best(&f->search, d->options.width, p->depth, p->policy, f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
         candidate* c = &f->search.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
