@@ -77,11 +77,13 @@ def test_snippets_of_training_run(folder: Path) -> None:
 
 @pytest.mark.oracle
 def test_snippets_of_many_machines_run(folder: Path) -> None:
-    """On Ray's local cluster of this machine; the sweep is short and measures no times."""
+    """On a Ray cluster of this machine; the sweep is short and measures no times."""
     pytest.importorskip("ray")
     source, given = "".join(snippets("MANY_MACHINES")), 'formats=("bf16", "int8"))'
     assert source.count(given) == 1
-    start = "import ray\nray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+    # local: not the cluster that a test in another process may have started
+    how = '"local", num_cpus=2, include_dashboard=False, log_to_driver=False'
+    start = f"import ray\nray.init({how})\n"
     source = start + source.replace(given, f"{given[:-1]}, n_tokens=20, timing=False)")
     run = subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
