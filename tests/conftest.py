@@ -145,6 +145,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def target(pair: Any) -> Any:
+    """The first model of `pair`, for modules without a target of their own."""
     return pair[0]
 
 
